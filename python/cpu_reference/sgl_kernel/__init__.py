@@ -1,0 +1,1 @@
+"""Torch implementations of the operators SGLang's CPU engine calls."""
