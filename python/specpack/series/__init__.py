@@ -1,0 +1,26 @@
+"""The patch series, in the order in which it is applied and exported.
+
+Importable without SGLang and torch: patches import both inside function bodies.
+"""
+
+from __future__ import annotations
+
+from specpack.seams import Patch
+from specpack.series.layers import logits_processor
+from specpack.series.models import qwen3_5, qwen3_5_text
+from specpack.series.speculative import (
+    eagle_worker_v2,
+    multi_layer_eagle_worker_v2,
+    spec_utils,
+)
+
+SERIES: tuple[Patch, ...] = (
+    spec_utils.PATCH,
+    logits_processor.GATE,
+    logits_processor.LOGITS,
+    qwen3_5.PATCH,
+    qwen3_5_text.ACCESSORS,
+    qwen3_5_text.LOADING,
+    eagle_worker_v2.PATCH,
+    multi_layer_eagle_worker_v2.PATCH,
+)

@@ -1,0 +1,1 @@
+"""Patches of `sglang.srt.layers`, one module per file."""

@@ -1,0 +1,1 @@
+"""Patches of `sglang.srt.models`, one module per file."""

@@ -1,0 +1,1 @@
+"""Patches of `sglang.srt.speculative`, one module per file."""
