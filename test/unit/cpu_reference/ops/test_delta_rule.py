@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sgl_kernel.delta_rule import chunk_gated_delta_rule
 from torch import Tensor
 from transformers.models.qwen3_5.modeling_qwen3_5 import (
     torch_recurrent_gated_delta_rule,
 )
-
-from sgl_kernel.delta_rule import chunk_gated_delta_rule
 
 INPUTS = ("query", "key", "value", "g", "beta", "initial_state")
 
