@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -84,10 +84,10 @@ def quantized_target(head: str) -> Path:
     path = BUILD / f"target-{head}"
     if not path.exists():
         option = "bf16" if head == "bf16" else "w8a16"
-        command = ["specpack", "quantize", "target", str(FIXTURES / "target")]
-        command = [sys.executable, "-m", "specpack.cli", *command[1:], str(path)]
         BUILD.mkdir(parents=True, exist_ok=True)
-        subprocess.run([*command, "--head", option], check=True)
+        command = [sys.executable, "-m", "specpack.cli", "quantize", "target"]
+        paths = [str(FIXTURES / "target"), str(path)]
+        subprocess.run([*command, *paths, "--head", option], check=True)
     return path
 
 
@@ -98,14 +98,15 @@ def held_out_prompts(count: int) -> list[str]:
     return [problems.prompt(p.question, shots[: i % 6]) for i, p in enumerate(asked)]
 
 
+def environment(sglang: str) -> dict[str, str]:
+    return {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_PLUGINS": PLUGINS[sglang]}
+
+
 def launch(row: Row) -> Launch:
     return Launch(
         model=quantized_target(row.target_head),
         flags=(*CPU_FLAGS, *SPECULATION[row.speculation]),
-        environment={
-            "SGLANG_USE_CPU_ENGINE": "1",
-            "SGLANG_PLUGINS": PLUGINS[row.sglang],
-        },
+        environment=environment(row.sglang),
     )
 
 
@@ -130,9 +131,28 @@ def run(
 def compare(rows: dict[tuple, Row], answers: dict[tuple, list[Completion]]) -> None:
     """Fill in how many completions equal the same target's without speculation."""
     for key, row in rows.items():
-        plain = answers.get((*key[:2], "none"))
+        plain = answers[(*key[:2], "none")]
         if row.speculation != "none" and answers[key] and plain:
             row.agree, row.total = agreement(answers[key], plain), len(plain)
+
+
+def measure(
+    prompts: list[str],
+    max_tokens: int,
+    tick: Callable[[str], None] = lambda name: None,
+) -> tuple[dict[tuple, Row], dict[tuple, list[Completion]]]:
+    """Serve every row: the rows and their completions, by (head, sglang, speculation).
+
+    ``tick`` gets the row's name when its server starts, is ready, and has answered.
+    """
+    rows = {row.key: replace(row) for row in ROWS}
+    answers = {}
+    for key, row in rows.items():
+        name = " ".join(key)
+        tick(name)
+        answers[key] = run(row, prompts, max_tokens, lambda: tick(name))
+    compare(rows, answers)
+    return rows, answers
 
 
 def wrong(rows: dict[tuple, Row], answers: dict[tuple, list]) -> Iterator[str]:
@@ -177,21 +197,24 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def measure_with_progress(
+    console: Console, options: argparse.Namespace
+) -> tuple[dict[tuple, Row], dict[tuple, list[Completion]]]:
+    prompts = held_out_prompts(options.prompts)
+    with Progress(console=console) as progress:
+        task = progress.add_task("", total=len(ROWS) * (len(prompts) + 2))
+
+        def tick(name: str) -> None:
+            progress.update(task, advance=1, description=name)
+
+        return measure(prompts, options.max_tokens, tick)
+
+
 def main() -> int:
     options, console, start = arguments(), Console(), time.monotonic()
-    prompts = held_out_prompts(options.prompts)
-    rows, answers = {row.key: row for row in ROWS}, {}
     for head in ("bf16", "w8a16-packed"):
         quantized_target(head)
-    with Progress(console=console) as progress:
-        task = progress.add_task("", total=len(rows) * (len(prompts) + 1))
-        for done, (key, row) in enumerate(rows.items(), start=1):
-            progress.update(task, description=" ".join(key))
-            answers[key] = run(
-                row, prompts, options.max_tokens, lambda: progress.advance(task)
-            )
-            progress.update(task, completed=done * (len(prompts) + 1))
-    compare(rows, answers)
+    rows, answers = measure_with_progress(console, options)
     console.print(as_table(list(rows.values())))
     report = {
         "rows": [asdict(row) for row in rows.values()],

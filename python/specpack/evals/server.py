@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -22,7 +23,12 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STOP_SECONDS = 10
 EXCEPTION = re.compile(r"^(?:\S+\] )?(?:[\w.]+\.)?(\w+(?:Error|Exception)): ?(.*)$")
 # What SGLang's other processes say once the first one has died.
-CONSEQUENCES = ("EOFError", "BrokenPipeError", "Rank 0 scheduler", "Initialization failed")
+CONSEQUENCES = (
+    "EOFError",
+    "BrokenPipeError",
+    "Rank 0 scheduler",
+    "Initialization failed",
+)
 
 
 class ServerError(RuntimeError):
@@ -88,9 +94,18 @@ class Server:
             reason = last_words(self.log)
             raise ServerError(f"{reason} (exit status {code}; log: {self.log})")
 
-    def generate(self, text: str, timeout: float = 300, **sampling: Any) -> dict:
-        """One ``/generate`` request: the response with ``text`` and ``meta_info``."""
-        request = {"text": text, "sampling_params": sampling}
+    def generate(
+        self,
+        text: str,
+        request: Mapping[str, Any] = MappingProxyType({}),
+        timeout: float = 300,
+        **sampling: Any,
+    ) -> dict:
+        """One ``/generate`` request: the response with ``text`` and ``meta_info``.
+
+        ``sampling`` are its sampling parameters, ``request`` its other fields.
+        """
+        request = {"text": text, "sampling_params": sampling, **request}
         try:
             response = httpx.post(f"{self.url}/generate", json=request, timeout=timeout)
         except httpx.TransportError as error:
