@@ -18,26 +18,26 @@ def init_lm_head(self: Any) -> Any:
     """
     import gc
 
-    from sglang.srt.lora.layers import unwrap_lora_layer
     from sglang.srt.platforms import current_platform
     from sglang.srt.speculative.spec_utils import (
         describe_lm_head,
+        find_lm_head,
         is_packed_lm_head,
         packed_lm_head_obstacle,
     )
 
     target = self.target_worker.model_runner.model
     draft = self.draft_runner.model
-    target_lm_head = unwrap_lora_layer(getattr(target, "lm_head", None))
+    lm_head = find_lm_head(target)
     borrows = not self.speculative_algorithm.is_eagle3() or getattr(
         draft, "load_lm_head_from_target", False
     )
-    if borrows and is_packed_lm_head(target_lm_head):
+    if borrows and is_packed_lm_head(lm_head):
         obstacle = packed_lm_head_obstacle(draft, self.hot_token_id)
         if obstacle is not None:
             raise ValueError(
                 f"{type(draft).__name__} cannot share the packed lm_head of "
-                f"{type(target).__name__}, {describe_lm_head(target_lm_head)}: "
+                f"{type(target).__name__}, {describe_lm_head(lm_head)}: "
                 f"{obstacle}. Leave the target's lm_head unquantized, or serve "
                 "without speculative decoding."
             )
@@ -46,10 +46,10 @@ def init_lm_head(self: Any) -> Any:
         except AttributeError as error:
             raise ValueError(
                 f"{type(target).__name__} cannot hand over its embedding next to its "
-                f"packed lm_head, {describe_lm_head(target_lm_head)}: {error}."
+                f"packed lm_head, {describe_lm_head(lm_head)}: {error}."
             ) from error
         draft.set_embed_and_head(embed, None)
-        draft.set_lm_head_from_target(target_lm_head)
+        draft.set_lm_head_from_target(lm_head)
         # The draft's own head refers to itself through its weight loader, so only
         # the collector frees it.
         gc.collect()

@@ -21,15 +21,18 @@ def init(
     target_worker: TpModelWorker,
 ) -> Any:
     """Refuse a packed target head before any draft is loaded."""
-    from sglang.srt.lora.layers import unwrap_lora_layer
-    from sglang.srt.speculative.spec_utils import describe_lm_head, is_packed_lm_head
+    from sglang.srt.speculative.spec_utils import (
+        describe_lm_head,
+        find_lm_head,
+        is_packed_lm_head,
+    )
 
     target = target_worker.model_runner.model
-    target_lm_head = unwrap_lora_layer(getattr(target, "lm_head", None))
-    if is_packed_lm_head(target_lm_head):
+    lm_head = find_lm_head(target)
+    if is_packed_lm_head(lm_head):
         raise ValueError(
             "Multi-layer EAGLE shares the target's lm_head as a tensor, and the packed "
-            f"lm_head of {type(target).__name__}, {describe_lm_head(target_lm_head)}, "
+            f"lm_head of {type(target).__name__}, {describe_lm_head(lm_head)}, "
             "has none. Leave it unquantized, or drop --enable-multi-layer-eagle."
         )
     return CONTINUE

@@ -30,6 +30,17 @@ def is_packed_lm_head(lm_head: Optional[torch.nn.Module]) -> bool:
     return getattr(lm_head, "weight", None) is None
 
 
+def find_lm_head(target_model: torch.nn.Module) -> Optional[torch.nn.Module]:
+    """The head module of a target, or of the language model it wraps, without LoRA."""
+    from sglang.srt.lora.layers import unwrap_lora_layer
+
+    inner = getattr(target_model, "language_model", None)
+    found = getattr(target_model, "lm_head", None)
+    return unwrap_lora_layer(
+        getattr(inner, "lm_head", None) if found is None else found
+    )
+
+
 def describe_lm_head(lm_head: torch.nn.Module) -> str:
     """A head's class, its parameters and its quant method, for error messages."""
     named_parameters = getattr(lm_head, "named_parameters", dict().items)
@@ -55,10 +66,18 @@ def packed_lm_head_obstacle(draft_model: Any, hot_token_id: Any) -> Optional[str
     return None
 
 
+_ADDITIONS = (
+    is_packed_lm_head,
+    find_lm_head,
+    describe_lm_head,
+    packed_lm_head_obstacle,
+)
+
+
 def _probe() -> bool:
     from sglang.srt.speculative import spec_utils
 
-    return hasattr(spec_utils, "is_packed_lm_head")
+    return all(hasattr(spec_utils, addition.__name__) for addition in _ADDITIONS)
 
 
 PATCH = Patch(
@@ -68,12 +87,8 @@ PATCH = Patch(
     upstream="#40883",
     removal="when spec_utils has a predicate for packed heads of its own",
     probe=_probe,
-    seams=(
-        Addition(target=f"{_MODULE}:is_packed_lm_head", function=is_packed_lm_head),
-        Addition(target=f"{_MODULE}:describe_lm_head", function=describe_lm_head),
-        Addition(
-            target=f"{_MODULE}:packed_lm_head_obstacle",
-            function=packed_lm_head_obstacle,
-        ),
+    seams=tuple(
+        Addition(target=f"{_MODULE}:{addition.__name__}", function=addition)
+        for addition in _ADDITIONS
     ),
 )
