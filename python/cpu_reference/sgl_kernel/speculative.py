@@ -9,12 +9,16 @@ the request. The spelling is that of the operators' callers.
 from __future__ import annotations
 
 import torch
+from sgl_kernel.names import placeholder
 from sgl_kernel.ragged import owners_and_offsets
 from sgl_kernel.registry import not_provided, operator
 from torch import Tensor
 
 # SGLang's TreeMaskMode.QLEN_ONLY: booleans [B, n, n] among the draft tokens.
 QLEN_ONLY = 1
+
+# NGRAM's worker imports this from here.
+reconstruct_indices_from_tree_mask = placeholder("reconstruct_indices_from_tree_mask")
 
 
 @operator(
