@@ -52,7 +52,9 @@ def _attend(
 
     ``visible`` is ``[B, n, L]``; consecutive query heads share a key head.
     """
-    k, v = k.float(), v.float()
+    # Stale slots may hold NaN, which a weight of zero would let through.
+    unseen = ~visible.any(1)
+    k, v = k.float(), v.float().masked_fill(unseen[:, :, None, None], 0)
     per_query = q.shape[0] * q.shape[2] * k.shape[1]
     rows = max(1, SCORES_PER_BLOCK // max(1, per_query))
     blocks = zip(q.split(rows, dim=1), visible.split(rows, dim=1))
@@ -66,10 +68,8 @@ def _gather(pool: Tensor, slots: Tensor, scale: float) -> Tensor:
 
 
 def _slots_of(req_to_token: Tensor, requests: Tensor, lengths: Tensor) -> Tensor:
-    """Return slots ``[B, max(lengths)]``; places past the end repeat the last one."""
-    places = torch.arange(int(lengths.max()))
-    places = torch.minimum(places, (lengths - 1).clamp(min=0).unsqueeze(1))
-    return req_to_token[requests.long().unsqueeze(1), places].long()
+    """Return slots ``[B, max(lengths)]``, stale ones past the end of a request."""
+    return req_to_token[requests.long(), : int(lengths.max())].long()
 
 
 def _as_heads(x: Tensor, pool: Tensor) -> Tensor:
