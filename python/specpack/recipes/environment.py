@@ -92,7 +92,7 @@ def _make(home: Path) -> None:
 
 def _pip_status(line: str) -> str | None:
     known = line.startswith(("Collecting", "Downloading", "Installing"))
-    return line.split(" (")[0] if known else None
+    return line.split(" (")[0][:50] if known else None
 
 
 def _last_error(tail: list[str]) -> str:
