@@ -60,7 +60,9 @@ def attach(seam: Seam, module: ModuleType) -> None:
     if not is_attached(seam, module):
         _install(seam, _owner(seam, module))
     if not is_attached(seam, module):
-        raise NotAttached(f"specpack: {seam.target} did not take our {seam.kind}.")
+        raise NotAttached(
+            f"specpack.seams: {seam.target} did not take our {seam.kind}."
+        )
     _rebind_importers(seam, module)
 
 
@@ -102,7 +104,9 @@ def _owner(seam: Seam, module: ModuleType) -> Any:
     for name in seam.qualname.split(".")[:-1]:
         owner = vars(owner).get(name)
         if owner is None:
-            raise NotAttached(f"specpack: {seam.target}: there is no {name} to patch.")
+            raise NotAttached(
+                f"specpack.seams: {seam.target}: there is no {name} to patch."
+            )
     return owner
 
 
@@ -112,11 +116,11 @@ def _install(seam: Seam, owner: Any) -> None:
         setattr(owner, seam.name, seam.value)
     elif seam.kind == "addition":
         if present is not _MISSING:
-            raise NotAttached(f"specpack: {seam.target} exists already.")
+            raise NotAttached(f"specpack.seams: {seam.target} exists already.")
         setattr(owner, seam.name, seam.function)
     else:
         if present is _MISSING:
-            raise NotAttached(f"specpack: {seam.target} is not there to patch.")
+            raise NotAttached(f"specpack.seams: {seam.target} is not there to patch.")
         setattr(owner, seam.name, _wrap_descriptor(seam, present))
 
 
@@ -182,7 +186,7 @@ def _rebind_importers(seam: Seam, module: ModuleType) -> None:
             setattr(importer, alias, present)
         elif not any(layer is present for layer in layers(bound)):
             raise NotAttached(
-                f"specpack: {name}.{alias} is not our {seam.target}: "
+                f"specpack.seams: {name}.{alias} is not our {seam.target}: "
                 f"{'it is missing' if bound is _MISSING else repr(bound)}."
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 
@@ -24,15 +24,11 @@ ABSENT: Final = _Sentinel("ABSENT")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Seam:
-    """One place where a patch attaches: `module:name` or `module:Class.name`.
-
-    `importers` are the modules that import the target by name, each as `module`
-    or, where they rename it, `module:alias`.
-    """
+    """One place where a patch attaches: `module:name` or `module:Class.name`."""
 
     kind: ClassVar[str]
+    importers: ClassVar[tuple[str, ...]] = ()
     target: str
-    importers: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -52,10 +48,12 @@ class FunctionSeam(Seam):
     """A seam on an existing function.
 
     `fingerprints` maps each SGLang release it was verified on to the sha256 that
-    `fingerprint` gives there.
+    `fingerprint` gives there. `importers` are the modules that import the target
+    by name, each as `module` or, where they rename it, `module:alias`.
     """
 
     fingerprints: Mapping[str, str]
+    importers: tuple[str, ...] = ()  # type: ignore[misc]
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -139,5 +137,5 @@ class Patch:
     upstream: str
     removal: str
     probe: Callable[[], bool]
-    seams: tuple[Seam, ...] = field(default=())
+    seams: tuple[Seam, ...] = ()
     requires: tuple[str, ...] = ()

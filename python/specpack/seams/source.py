@@ -11,6 +11,7 @@ from pathlib import Path
 from specpack.seams.fingerprint import parse_block
 
 _MAX_EXTENSIONS = 20
+_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,11 @@ def find_function(text: str, qualname: str) -> ast.stmt | None:
     scope = _scope(text, qualname)
     if scope is not None:
         start, stop, indent, name = scope
-        header = rf"^{indent}(?:async +def|def|class) +{name}\b"
-        found = _last(header, text, start, stop)
-        node = found and _parse_at(text, _decorated(text, found, indent), indent)
-        if node is not None:
-            return node
+        header = _last_header(text, name, indent, start, stop)
+        if header >= 0:
+            node = _parse_at(text, _decorated(text, header, indent), indent)
+            if node is not None:
+                return node
     return _find_by_parsing(text, qualname)
 
 
@@ -96,7 +97,7 @@ def find_value(text: str, qualname: str) -> ast.expr | None:
 def defines(text: str, qualname: str) -> bool:
     """Whether a module or class body defines, assigns or imports a name."""
     scope = _scope(text, qualname)
-    if scope is None:
+    if scope is None or scope[-1] not in text:
         return False
     start, stop, indent, name = scope
     binds = (
@@ -118,12 +119,29 @@ def _scope(text: str, qualname: str) -> tuple[int, int, str, str] | None:
     *classes, name = qualname.split(".")
     start, stop, indent = 0, len(text), ""
     for owner in classes:
-        found = _last(rf"^{indent}class +{owner}\b", text, start, stop)
-        if found is None:
+        start = _last_header(text, owner, indent, start, stop)
+        if start < 0:
             return None
-        start, stop = found.end(), min(stop, _end(text, found.end(), indent))
+        stop = min(stop, _end(text, text.find("\n", start), indent))
         indent += "    "
     return start, stop, indent, name
+
+
+def _last_header(text: str, name: str, indent: str, start: int, stop: int) -> int:
+    """Where the last `def` or `class` line of a name starts, or -1.
+
+    String search, because compiling a pattern for each name costs more.
+    """
+    headers = [f"{indent}{word} {name}" for word in ("def", "class", "async def")]
+    return max(_last_line(text, header, start, stop) for header in headers)
+
+
+def _last_line(text: str, head: str, start: int, stop: int) -> int:
+    """Where the last line starts that begins with `head` as whole words, or -1."""
+    found = text.rfind("\n" + head, start, stop) + 1
+    while found and _WORD.match(text, found + len(head)):
+        found = text.rfind("\n" + head, start, found - 1) + 1
+    return found or (0 if start == 0 and text.startswith(head) else -1)
 
 
 def _last(pattern: str, text: str, start: int, stop: int) -> re.Match[str] | None:
@@ -142,9 +160,9 @@ def _end(text: str, start: int, indent: str) -> int:
     return found.start() if found else len(text)
 
 
-def _decorated(text: str, header: re.Match[str], indent: str) -> int:
+def _decorated(text: str, header: int, indent: str) -> int:
     """Where the decorators above a header start."""
-    start = line = header.start()
+    start = line = header
     while line:
         line = text.rfind("\n", 0, line - 1) + 1
         head = text[line : text.find("\n", line)]

@@ -1,0 +1,33 @@
+"""The command line: each command is owned by the module that adds its parser."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import specpack
+
+COMMANDS = ("specpack.status",)
+"""Modules with `add_parser(subparsers)`, which sets `run(arguments) -> int`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every command."""
+    parser = argparse.ArgumentParser(prog="specpack", description=specpack.__doc__)
+    parser.add_argument("--version", action="version", version=specpack.__version__)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        import_module(module).add_parser(subparsers)
+    return parser
