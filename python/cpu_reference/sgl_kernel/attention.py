@@ -72,6 +72,12 @@ def _slots_of(req_to_token: Tensor, requests: Tensor, lengths: Tensor) -> Tensor
     return req_to_token[requests.long(), : int(lengths.max())].long()
 
 
+def _put(rows: Tensor, places: Tensor, new: Tensor) -> None:
+    """Overwrite ``places`` ``[B, n]`` of ``rows`` ``[B, L, ...]``."""
+    requests = torch.arange(len(rows)).unsqueeze(1)
+    rows[requests, places] = new.to(rows.dtype)
+
+
 def _as_heads(x: Tensor, pool: Tensor) -> Tensor:
     return x.reshape(x.shape[0], pool.shape[1], pool.shape[2])
 
@@ -173,13 +179,12 @@ def extend_attention_cpu(
         new = torch.arange(n)
         rows = extend_start_loc[group].long().unsqueeze(1) + new
         slots = _slots_of(req_to_token, req_pool_indices[group], lengths)
+        places = (lengths - n).unsqueeze(1) + new
         k = _gather(k_buffer, slots, k_scale)
         v = _gather(v_buffer, slots, v_scale)
         if k_extend is not None and v_extend is not None:
-            places = (lengths - n).unsqueeze(1) + new
-            owners = torch.arange(len(group)).unsqueeze(1)
-            k[owners, places] = _as_heads(k_extend, k_buffer)[rows].to(k.dtype)
-            v[owners, places] = _as_heads(v_extend, v_buffer)[rows].to(v.dtype)
+            _put(k, places, _as_heads(k_extend, k_buffer)[rows])
+            _put(v, places, _as_heads(v_extend, v_buffer)[rows])
         tree = None
         if tree_mask is not None:
             entries = mask_ends[group].unsqueeze(1) - n * n + torch.arange(n * n)

@@ -98,6 +98,24 @@ def chunk_gated_delta_rule_cpu(
     return out
 
 
+def _padded_heads(
+    q: Tensor, k: Tensor, v: Tensor, index: Tensor, normalize: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scaled queries, keys and values as float32 ``[B, steps, HV, dim]``."""
+    q, k, v = (x[0, index].float() for x in (q, k, v))
+    if normalize:
+        q, k = l2_normalize(q), l2_normalize(k)
+    q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], dim=2) for x in (q, k))
+    return q * q.shape[-1] ** -0.5, k, v
+
+
+def _store_steps(buffer: Tensor, rows: Tensor, history: Tensor, exists: Tensor) -> None:
+    """Copy the state after each existing step to the request's row of ``buffer``."""
+    requests, places = exists.nonzero(as_tuple=True)
+    states = history[requests, places + 1].to(buffer.dtype)
+    buffer[rows[requests], places] = states
+
+
 def _recurrent_states(
     history: Tensor,
     k: Tensor,
@@ -168,32 +186,25 @@ def fused_sigmoid_gating_delta_rule_update_cpu(
     lengths = cu_seqlens.diff().long().where(slots >= 0, 0)
     index, exists = padded_index(cu_seqlens[:-1], lengths)
     steps = index.shape[1]
-    q, k, values = (x[0, index].float() for x in (q, k, v))
-    if use_qk_l2norm_in_kernel:
-        q, k = l2_normalize(q), l2_normalize(k)
-    q, k = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (q, k))
+    queries, keys, values = _padded_heads(q, k, v, index, use_qk_l2norm_in_kernel)
     g = _log_decay(
         A_log, a.reshape(-1, heads), dt_bias, softplus_beta, softplus_threshold
     )
     beta = b.reshape(-1, heads).float().sigmoid()
-    history = values.new_empty(batch, steps + 1, heads, v.shape[3], k.shape[3])
+    history = values.new_empty(batch, steps + 1, *initial_state_source.shape[1:])
     history[:, 0] = initial_state_source[slots.clamp(min=0)]
     parents = retrieve_parent_token
     if parents is not None:
         parents = parents[:batch, :steps].long().clamp(-1, steps - 1)
-    _recurrent_states(history, k, values, g.exp()[index], beta[index], parents)
+    _recurrent_states(history, keys, values, g.exp()[index], beta[index], parents)
 
-    scale = q.shape[-1] ** -0.5
-    read = (history[:, 1:] @ (q * scale).unsqueeze(-1)).squeeze(-1)
+    read = (history[:, 1:] @ queries.unsqueeze(-1)).squeeze(-1)
     out = torch.zeros_like(v, memory_format=torch.contiguous_format)
     out[0, index[exists]] = read[exists].to(out.dtype)
-    requests, places = exists.nonzero(as_tuple=True)
     if intermediate_states_buffer is not None:
         chosen = intermediate_state_indices
         rows = slots if chosen is None else chosen[:batch].long()
-        intermediate_states_buffer[rows[requests], places] = history[
-            requests, places + 1
-        ].to(intermediate_states_buffer.dtype)
+        _store_steps(intermediate_states_buffer, rows, history, exists)
     if not disable_state_update:
         real = slots >= 0
         final = history[torch.arange(batch), lengths]
