@@ -49,7 +49,7 @@ def _on_importer(seams: list[Seam], module: ModuleType) -> None:
     for seam in seams:
         target = sys.modules.get(seam.module)
         if target is not None and is_attached(seam, target):
-            _rebind_importers(seam, target)
+            _rebind(seam, target, module)
 
 
 def attach(seam: Seam, module: ModuleType) -> None:
@@ -170,26 +170,31 @@ def _replaced(seam: Replace, function: Callable[..., Any]) -> Callable[..., Any]
 _WRAPPERS = {Guard: _guarded, Around: _surrounded, Replace: _replaced}
 
 
-def _rebind_importers(seam: Seam, module: ModuleType) -> None:
-    """Make the modules that imported the target by name see ours, and check."""
-    present = vars(module).get(seam.name)
+def _rebind_importers(seam: Seam, target: ModuleType) -> None:
     for entry in seam.importers:
-        name, _, alias = entry.partition(":")
-        importer = sys.modules.get(name)
-        if importer is None:
+        importer = sys.modules.get(entry.partition(":")[0])
+        # One that is still being imported gets its turn when it is done.
+        if importer is not None and not _is_importing(importer):
+            _rebind(seam, target, importer)
+
+
+def _rebind(seam: Seam, target: ModuleType, importer: ModuleType) -> None:
+    """Make a module that imported the target by name see ours, and check it."""
+    present = vars(target)[seam.name]
+    for entry in seam.importers:
+        module, _, alias = entry.partition(":")
+        if module != importer.__name__:
             continue
         alias = alias or seam.name
         bound = vars(importer).get(alias, _MISSING)
-        if bound is _MISSING and _still_importing(importer):
-            continue
         if any(bound is layer for layer in layers(present)):
             setattr(importer, alias, present)
         elif not any(layer is present for layer in layers(bound)):
+            found = "missing" if bound is _MISSING else repr(bound)
             raise NotAttached(
-                f"specpack.seams: {name}.{alias} is not our {seam.target}: "
-                f"{'it is missing' if bound is _MISSING else repr(bound)}."
+                f"specpack.seams: {module}.{alias} is not our {seam.target} but {found}."
             )
 
 
-def _still_importing(module: ModuleType) -> bool:
+def _is_importing(module: ModuleType) -> bool:
     return getattr(module.__spec__, "_initializing", False)

@@ -32,7 +32,8 @@ def parse_block(source: str) -> ast.stmt:
 def canonical(node: object) -> str:
     """`ast.dump` as Python 3.11 writes it, without docstrings.
 
-    Later Pythons add `type_params` and leave out empty lists.
+    Later Pythons add `type_params` and leave out empty lists; the first 3.12 add an
+    empty constant to a format specification.
     """
     if isinstance(node, list):
         return "[" + ", ".join([canonical(item) for item in node]) + "]"
@@ -47,6 +48,8 @@ def canonical(node: object) -> str:
             continue
         if name == "body" and isinstance(node, _WITH_DOCSTRING):
             value = value[_has_docstring(value) :]
+        elif name == "values" and isinstance(node, ast.JoinedStr):
+            value = [part for part in value if getattr(part, "value", None) != ""]
         fields.append(f"{name}={canonical(value)}")
     return f"{type(node).__name__}({', '.join(fields)})"
 

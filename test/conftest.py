@@ -1,0 +1,25 @@
+"""Loads the plugins for the tests that travel, which know nothing of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_REGISTERED = Path(__file__).parent / "registered"
+
+
+def pytest_collect_file(file_path: Path) -> None:
+    """Let SGLang load its plugins before the first registered test imports it.
+
+    `SGLANG_PLUGINS` chooses which, as for a server; the tests of specpack itself
+    never get here, so that they stay quick and unpatched.
+    """
+    if file_path.suffix != ".py" or _REGISTERED not in file_path.parents:
+        return
+    from sglang.srt.plugins import load_plugins
+
+    try:
+        load_plugins()
+    except SystemExit as refusal:
+        pytest.exit(str(refusal), returncode=1)
