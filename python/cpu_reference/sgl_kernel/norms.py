@@ -75,7 +75,7 @@ def fused_qk_norm_cpu(
 @operator("fused_sigmoid_mul_cpu(Tensor(a!) x, Tensor gate) -> ()")
 def fused_sigmoid_mul_cpu(x: Tensor, gate: Tensor) -> None:
     """Multiply ``x`` in place by the sigmoid of ``gate``, which has as many elements."""
-    x.copy_(x.float() * gate.float().sigmoid().view(x.shape))
+    x.copy_(x.float() * gate.float().sigmoid().reshape(x.shape))
 
 
 @operator(

@@ -115,7 +115,7 @@ def verify_tree_greedy_cpu(
         if step + 1 == accept_index.shape[1] or not alive.any():
             break
         count += alive
-        node = following.where(alive, node)
+        node = following.clamp(min=0)
     accept_token_num.copy_(count)
 
 
