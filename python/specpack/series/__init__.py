@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from specpack.seams import Patch
 from specpack.series.layers import logits_processor
-from specpack.series.models import qwen3_5, qwen3_5_text
+from specpack.series.model_loader import loader
+from specpack.series.models import dflash, dflash_loading, qwen3_5, qwen3_5_text
 from specpack.series.speculative import (
+    dflash_utils,
     eagle_worker_v2,
     multi_layer_eagle_worker_v2,
     spec_utils,
@@ -23,4 +25,11 @@ SERIES: tuple[Patch, ...] = (
     qwen3_5_text.LOADING,
     eagle_worker_v2.PATCH,
     multi_layer_eagle_worker_v2.PATCH,
+    dflash.BUILDING,
+    dflash.FUSED,
+    dflash.LAGUNA,
+    dflash_loading.MATCHING,
+    dflash_loading.FC,
+    loader.PATCH,
+    dflash_utils.PATCH,
 )

@@ -52,3 +52,43 @@ def names_the_head(function: Callable[..., Any], *args: Any) -> bool:
     except Exception as error:
         return "lm_head" in str(error)
     return False
+
+
+def raises(kind: type[Exception], function: Callable[..., Any], *args: Any) -> bool:
+    """Whether a call raises this kind of error and no other."""
+    try:
+        function(*args)
+    except kind:
+        return True
+    except Exception:
+        return False
+    return False
+
+
+def dflash_config(**fields: Any) -> Any:
+    """The config of the smallest DFlash draft."""
+    from transformers import PretrainedConfig
+
+    return PretrainedConfig(
+        hidden_size=2,
+        num_hidden_layers=1,
+        block_size=2,
+        dflash_config={"target_layer_ids": [0], "mask_token_id": 0},
+        **fields,
+    )
+
+
+def dflash_draft() -> Any:
+    """A DFlash draft of one dense `fc` and one layer that is a linear."""
+    import torch
+    from sglang.srt.models.dflash import DFlashDraftModel
+
+    draft = DFlashDraftModel.__new__(DFlashDraftModel)
+    torch.nn.Module.__init__(draft)
+    draft.fc = torch.nn.Linear(2, 2, bias=False)
+    draft.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False)])
+    draft.config = dflash_config()
+    draft.num_context_features = 1
+    draft.projector_type = "dflash"
+    draft.is_nemotron_35_draft = draft.describes_quantization = False
+    return draft

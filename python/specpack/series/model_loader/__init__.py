@@ -1,0 +1,1 @@
+"""Patches of `sglang.srt.model_loader`, one module per file."""
