@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
 from specpack.evals.generation import (
     Completion,
     accept_length,

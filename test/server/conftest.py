@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+
 from specpack.evals.server import Launch, Server, serve
 
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
 from specpack.evals.server import ServerError
 
 SITE = Path(sysconfig.get_paths()["purelib"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import demo
 import pytest
+
 from specpack.evals.server import Launch, ServerError, serve
 
 HOLD = """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 
 import pytest
 import torch
 from demo import FIXTURES
+from transformers import AutoTokenizer, Qwen3_5ForConditionalGeneration
+
 from specpack.evals.generation import complete_all
 from specpack.evals.server import Server
-from transformers import AutoTokenizer, Qwen3_5ForConditionalGeneration
 
 TARGET = FIXTURES / "target"
 VOCAB = 648

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+
 from specpack.evals.generation import accept_length, agreement, complete_all
 from specpack.evals.server import Server
 
