@@ -15,9 +15,10 @@ import torch.nn.functional as F
 # What _weight_int4pack_mm_for_cpu accepts.
 INT4PACK_GROUPS = (256, 128, 64, 32)
 INT4PACK_ROWS = 16
-# _weight_int8pack_mm reads bf16 rows in blocks of 8 without checking: K = 132 is
-# silently wrong and K = 130 crashes the process.
-INT8PACK_COLUMNS = 8
+# _weight_int8pack_mm reads bf16 rows in blocks without checking, of 8 with AVX2 (K = 132
+# is silently wrong there and K = 130 crashes the process) and of 16 with AVX-512 (K = 136
+# crashes); 32 is a whole vector of either.
+INT8PACK_COLUMNS = 32
 
 
 class Product(NamedTuple):
