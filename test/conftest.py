@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ def pytest_collect_file(file_path: Path) -> None:
     """
     if file_path.suffix != ".py" or _REGISTERED not in file_path.parents:
         return
+    import torch
+
+    # SGLang's layers ask for it as they are imported; on a GPU it would switch that off.
+    if not torch.cuda.is_available():
+        os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     from sglang.srt.plugins import load_plugins
 
     try:
