@@ -37,6 +37,14 @@ def admitting_dflash(platform: Any) -> Iterator[None]:
             delattr(platform, name)
 
 
+def offer_draft_attention_backend() -> None:
+    """Add ``intel_amx`` to the backends that a draft may have."""
+    from sglang.srt.arg_groups import choices
+
+    if ATTENTION_BACKEND not in choices.DRAFT_ATTENTION_BACKEND_CHOICES:
+        choices.add_draft_attention_backend_choices([ATTENTION_BACKEND])
+
+
 def skip_record_stream_on_cpu() -> None:
     """Let ``record_stream`` pass on CPU tensors, which have no stream to record."""
     record_stream = torch.Tensor.record_stream

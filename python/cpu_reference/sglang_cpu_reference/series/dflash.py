@@ -27,9 +27,13 @@ def handle_dflash(server_args: Any) -> None:
 def before_worker(
     self: Any, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any
 ) -> None:
-    """The worker records streams on the batch's tensors, which CPU tensors refuse."""
-    from sglang_cpu_reference.dflash import skip_record_stream_on_cpu
+    """Let the draft have its attention backend, and CPU tensors be recorded."""
+    from sglang_cpu_reference.dflash import (
+        offer_draft_attention_backend,
+        skip_record_stream_on_cpu,
+    )
 
+    offer_draft_attention_backend()
     skip_record_stream_on_cpu()
 
 

@@ -16,7 +16,7 @@ def refuse_tree(result: None, server_args: Any) -> None:
 
     view = resolved_view(server_args)
     if view.device == "cpu" and view.speculative_eagle_topk not in (None, 1):
-        raise ValueError(
+        raise SystemExit(
             "cpu-reference drafts a chain only: --speculative-eagle-topk must be 1, "
             f"got {view.speculative_eagle_topk}."
         )
