@@ -129,7 +129,10 @@ class Patch:
     `probe` runs the fault's smallest case on SGLang as it stands and returns True
     when it already behaves right; it is called only where a seam has drifted.
     `upstream` is the issue or PR number, `removal` when the patch can go,
-    `requires` the patches without which this one must not be applied.
+    `requires` the patches without which this one must not be applied. For the
+    commit it is exported as: `title` its subject, `cost` what it costs at run time,
+    `tests` its files below test/registered; one that several patches list travels
+    with the last of them.
     """
 
     name: str
@@ -139,3 +142,6 @@ class Patch:
     probe: Callable[[], bool]
     seams: tuple[Seam, ...] = ()
     requires: tuple[str, ...] = ()
+    title: str = ""
+    cost: str = ""
+    tests: tuple[str, ...] = ()

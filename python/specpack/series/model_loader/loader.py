@@ -82,7 +82,10 @@ def before_load_weights_and_postprocess(
     weights: Iterable[Tuple[str, torch.Tensor]],
     target_device: torch.device,
 ) -> dict[str, Any]:
-    """Let a model watch the complete checkpoint that is loaded into it."""
+    """Let a model watch the complete checkpoint that is loaded into it.
+
+    Weight updates call its ``load_weights`` too, with parts of one.
+    """
     audit = getattr(model, "audit_first_load", None)
     if audit is not None:
         weights = audit(weights)
@@ -132,4 +135,11 @@ PATCH = Patch(
         ),
     ),
     requires=("dflash-draft-unmatched-tensors",),
+    title="DFlash: refuse unfilled parameters of a quantized draft",
+    cost="Runs at load only; tensors stay lazy.",
+    tests=(
+        "unit/spec/test_dflash_quantized_draft_loading.py",
+        "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/dflash_drafts.py",
+    ),
 )

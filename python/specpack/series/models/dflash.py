@@ -17,8 +17,8 @@ _MODULE = "sglang.srt.models.dflash"
 def init(self: Any, config: Any, quant_config: Any = None, prefix: str = "") -> Any:
     """Switch a draft with a quantization config of its own to quantized building.
 
-    Its layers then get their checkpoint names as prefixes and its ``fc`` the
-    quantization config. Any other draft, one that inherits the target's online
+    The layers of such a draft get their checkpoint names as prefixes and its ``fc``
+    the quantization config. Any other draft, one that inherits the target's online
     quantization included, is built as ever.
     """
     from sglang.srt.models.utils import WeightsMapper
@@ -53,7 +53,7 @@ def init(self: Any, config: Any, quant_config: Any = None, prefix: str = "") -> 
 def laguna_project_target_hidden(self: Any, target_hidden: torch.Tensor) -> Any:
     """Project ``[N, taps * hidden]`` through an ``fc`` that is a quantizable linear.
 
-    Such an ``fc`` returns a tuple, has no ``in_features`` and, when packed, no
+    A quantizable ``fc`` returns a tuple, has no ``in_features`` and, when packed, no
     ``weight`` whose dtype could be asked.
     """
     import torch
@@ -144,6 +144,13 @@ BUILDING = Patch(
             },
         ),
     ),
+    title="DFlash: build quantized drafts under checkpoint names",
+    cost="Runs when the draft is built.",
+    tests=(
+        "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/test_dflash_quantized_draft_loading.py",
+        "unit/spec/dflash_drafts.py",
+    ),
 )
 
 FUSED = Patch(
@@ -169,6 +176,13 @@ FUSED = Patch(
         ),
     ),
     requires=("dflash-quantized-draft-building",),
+    title="DFlash: declare packed_modules_mapping on draft classes",
+    cost="None.",
+    tests=(
+        "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/test_dflash_quantized_draft_loading.py",
+        "unit/spec/dflash_drafts.py",
+    ),
 )
 
 LAGUNA = Patch(
@@ -190,4 +204,11 @@ LAGUNA = Patch(
         ),
     ),
     requires=("dflash-quantized-draft-building",),
+    title="DFlash: let Laguna project through a quantizable fc",
+    cost="One attribute look-up a call.",
+    tests=(
+        "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/test_dflash_quantized_draft_loading.py",
+        "unit/spec/dflash_drafts.py",
+    ),
 )

@@ -278,6 +278,13 @@ MATCHING = Patch(
         ),
     ),
     requires=("dflash-quantized-draft-building",),
+    title="DFlash: refuse draft tensors that fit no parameter",
+    cost="Runs at load only; tensors stay lazy.",
+    tests=(
+        "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/test_dflash_quantized_draft_loading.py",
+        "unit/spec/dflash_drafts.py",
+    ),
 )
 
 FC = Patch(
@@ -296,4 +303,11 @@ FC = Patch(
         ),
     ),
     requires=("dflash-draft-unmatched-tensors",),
+    title="DFlash: refuse a draft checkpoint without fc",
+    cost="Runs at load only; tensors stay lazy.",
+    tests=(
+        "unit/spec/test_dflash_quantized_draft_loading.py",
+        "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/dflash_drafts.py",
+    ),
 )

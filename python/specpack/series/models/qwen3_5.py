@@ -12,7 +12,10 @@ _CLASSES = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGenerati
 
 
 def get_embed_and_head(self: Any) -> Any:
-    """A packed head is shared as a module: its half of the pair is None."""
+    """Hand over no tensor for a packed head.
+
+    It is shared as a module.
+    """
     from sglang.srt.speculative.spec_utils import is_packed_lm_head
 
     if is_packed_lm_head(self.lm_head):
@@ -52,4 +55,7 @@ PATCH = Patch(
         for name in _CLASSES
     ),
     requires=("packed-lm-head-predicate",),
+    title="Qwen3.5: hand over no tensor for a packed lm_head",
+    cost="Runs once, when the worker starts.",
+    tests=("unit/spec/test_spec_packed_head_qwen3_5.py",),
 )

@@ -15,7 +15,10 @@ _CLASS = "sglang.srt.models.qwen3_5_text:Qwen3_5ForCausalLM"
 
 
 def get_embed_and_head(self: Any) -> Any:
-    """A packed head is shared as a module: its half of the pair is None."""
+    """Hand over no tensor for a packed head.
+
+    It is shared as a module.
+    """
     from sglang.srt.layers.utils import PPMissingLayer
     from sglang.srt.speculative.spec_utils import is_packed_lm_head
 
@@ -29,7 +32,10 @@ def get_embed_and_head(self: Any) -> Any:
 def set_embed_and_head(
     self: Any, embed: Optional[torch.Tensor], head: Optional[torch.Tensor]
 ) -> Any:
-    """Leave the half alone that is None: it is shared as a module, or kept."""
+    """Leave the half alone that is None.
+
+    A packed head is shared as a module; the other half may be kept.
+    """
     from sglang.srt.platforms import current_platform
 
     if embed is None or head is None:
@@ -86,7 +92,10 @@ def load_lm_head_tensors(
 def before_load_weights(
     self: Any, weights: Iterable[Tuple[str, torch.Tensor]]
 ) -> dict[str, Any]:
-    """Take the head's tensors out of the stream that passes on `.weight` only."""
+    """Take the head's tensors out of the stream.
+
+    The loop below passes on ``lm_head.weight`` only.
+    """
     from sglang.srt.layers.utils import PPMissingLayer
     from sglang.srt.models.qwen3_5_text import load_lm_head_tensors
 
@@ -166,6 +175,9 @@ ACCESSORS = Patch(
         ),
     ),
     requires=("packed-lm-head-predicate",),
+    title="Text-only Qwen3.5: accept a missing half of embed and head",
+    cost="Runs once, when the worker starts.",
+    tests=("unit/spec/test_spec_packed_head_qwen3_5.py",),
 )
 
 LOADING = Patch(
@@ -191,4 +203,7 @@ LOADING = Patch(
         ),
     ),
     requires=("packed-lm-head-predicate",),
+    title="Text-only Qwen3.5: load every tensor of a packed lm_head",
+    cost="Runs at load only; tensors stay lazy.",
+    tests=("unit/spec/test_spec_packed_head_qwen3_5.py",),
 )

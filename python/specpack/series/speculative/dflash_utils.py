@@ -53,4 +53,7 @@ PATCH = Patch(
             },
         ),
     ),
+    title="DFlash: refuse a draft config without target_layer_ids",
+    cost="Runs once, when the worker starts.",
+    tests=("unit/spec/test_dflash_quantized_draft_layout.py",),
 )

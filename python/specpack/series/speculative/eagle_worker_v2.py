@@ -14,7 +14,7 @@ def init_lm_head(self: Any) -> Any:
 
     The check comes before any accessor, since a target's may read the head's
     missing `.weight`. EAGLE3 drafts that keep their own head, dense heads and a
-    pipeline stage without a head are left to the original.
+    pipeline stage without a head go on as ever.
     """
     import gc
 
@@ -96,4 +96,7 @@ PATCH = Patch(
         ),
     ),
     requires=("packed-lm-head-predicate",),
+    title="EAGLE: share a packed lm_head as a module or refuse it",
+    cost="Runs once, when the worker starts.",
+    tests=("unit/spec/test_spec_packed_head_sharing.py",),
 )

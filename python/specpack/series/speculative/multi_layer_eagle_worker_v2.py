@@ -71,4 +71,7 @@ PATCH = Patch(
         ),
     ),
     requires=("packed-lm-head-predicate",),
+    title="Multi-layer EAGLE: refuse a packed lm_head before loading",
+    cost="Runs once, when the worker starts.",
+    tests=("unit/spec/test_spec_packed_head_sharing.py",),
 )

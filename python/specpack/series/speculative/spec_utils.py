@@ -91,4 +91,7 @@ PATCH = Patch(
         Addition(target=f"{_MODULE}:{addition.__name__}", function=addition)
         for addition in _ADDITIONS
     ),
+    title="Add one predicate for packed lm_heads",
+    cost="A few attribute look-ups.",
+    tests=("unit/spec/test_spec_packed_target_lm_head.py",),
 )
