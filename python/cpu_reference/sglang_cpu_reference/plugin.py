@@ -13,8 +13,7 @@ def register() -> None:
     # request (20 to 100 s on two cores), where there is a compiler at all.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
-    from specpack.seams import apply
-
     from sglang_cpu_reference.series import SERIES
+    from specpack.seams import apply
 
     apply(SERIES, plugin="cpu-reference")

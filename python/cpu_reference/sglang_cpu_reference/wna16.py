@@ -33,9 +33,7 @@ def process_weights(scheme: CompressedTensorsWNA16, layer: torch.nn.Module) -> N
     weight, scales = pack(product, codes, layer.weight_scale.data)
     # Not replace_parameter: it copies in place when the byte sizes agree.
     for name, data in (("weight_packed", weight), ("weight_scale", scales)):
-        layer.register_parameter(
-            name, torch.nn.Parameter(data, requires_grad=False)
-        )
+        layer.register_parameter(name, torch.nn.Parameter(data, requires_grad=False))
     layer.weight_only_product = product
 
 

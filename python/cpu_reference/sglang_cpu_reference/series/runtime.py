@@ -17,9 +17,7 @@ def gated_rmsnorm(
     import torch
 
     if z is not None and self.norm_before_gate and self.group_size is None:
-        return torch.ops.sgl_kernel.fused_rmsnorm_gated_cpu(
-            x, self.weight, z, self.eps
-        )
+        return torch.ops.sgl_kernel.fused_rmsnorm_gated_cpu(x, self.weight, z, self.eps)
     return CONTINUE
 
 

@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 
+from sglang_cpu_reference.series import SERIES
 from specpack.seams.source import installed
 from specpack.seams.verify import verify
-
-from sglang_cpu_reference.series import SERIES
 
 LAYERS = """
 from sglang.srt.plugins import load_plugins
