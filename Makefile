@@ -5,7 +5,7 @@ QUANTIZE := .venv-quantize
 RUN := $(VENV)/bin/python
 PIP := install -q --disable-pip-version-check
 
-.PHONY: demo test test-stock lint setup
+.PHONY: demo test test-stock lint fork setup
 
 demo: setup
 	$(RUN) benchmark/demo.py
@@ -18,6 +18,11 @@ test-stock: setup
 
 lint: setup
 	PATH=$(CURDIR)/$(VENV)/bin:$$PATH pre-commit run --all-files
+
+# The series as commits on the release in build/sglang, and a wheel of that in build.
+fork: setup
+	$(RUN) -m pip download -q --disable-pip-version-check --no-deps --dest build sglang==0.5.23
+	$(RUN) -m specpack.export.fork build/sglang-0.5.23-*.whl build/sglang
 
 setup: $(VENV)/.ready $(QUANTIZE)/.ready
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from specpack.seams.kinds import Patch
 from specpack.seams.source import Tree, installed, tree_at
-from specpack.seams.verify import Verdict, verify
+from specpack.seams.verify import RunProbe, Verdict, problems_of, run_probe, verify
 from specpack.series import SERIES
 
 PROBE_SECONDS = 300
-_FIXED, _FAULTY = 0, 3
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,21 +34,49 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--root", type=Path, help="another SGLang: a checkout or an unpacked wheel"
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="WHEEL",
+        help="a release's wheel, or a folder: show what changed in each drifted seam",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdicts; 0 where every patch applies or is not needed, else 1."""
-    tree = tree_at(arguments.root) if arguments.root else installed()
-    if tree is None:
-        print(_no_tree(arguments.root), file=sys.stderr)
-        return 1
-    verdicts = verify(SERIES, tree, lambda patch: probe_apart(patch, tree))
+    root = arguments.against or arguments.root
+    with unpacked(root) as folder:
+        tree = tree_at(folder) if folder else installed()
+        if tree is None:
+            print(_no_tree(root), file=sys.stderr)
+            return 1
+        return _print_verdicts(tree, arguments)
+
+
+def _print_verdicts(tree: Tree, arguments: argparse.Namespace) -> int:
+    verdicts = verify(SERIES, tree, together(SERIES, tree))
+    drifted = [v for v in verdicts if v.state in ("drifted", "left out")]
     if arguments.json:
         print(json.dumps(as_json(verdicts, tree), indent=2))
     else:
         print(as_text(verdicts, tree))
-    return int(any(v.state in ("drifted", "left out") for v in verdicts))
+    if drifted and arguments.against and not arguments.json:
+        from specpack.export.drift import explain
+
+        print(explain(drifted, tree))
+    return int(bool(drifted))
+
+
+@contextmanager
+def unpacked(path: Path | None) -> Iterator[Path | None]:
+    """The folder a wheel is unpacked to for the while; any other path is itself."""
+    if path is None or not zipfile.is_zipfile(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as wheel:
+        wheel.extractall(folder)
+        yield Path(folder)
 
 
 def _no_tree(root: Path | None) -> str:
@@ -91,29 +123,44 @@ def _patch_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def probe_apart(patch: Patch, tree: Tree) -> tuple[bool, str]:
-    """What `run_probe` says, from a process of its own: a probe imports torch."""
+def together(patches: Sequence[Patch], tree: Tree) -> RunProbe:
+    """A `run_probe` that probes all patches with a problem at once, when first asked."""
+
+    @functools.cache
+    def outcomes() -> dict[str, tuple[bool, str]]:
+        doubtful = [
+            patch
+            for patch in patches
+            if any(problems_of(seam, tree) for seam in patch.seams)
+        ]
+        return probe_apart([patch.name for patch in doubtful], tree)
+
+    return lambda patch: outcomes()[patch.name]
+
+
+def probe_apart(names: Sequence[str], tree: Tree) -> dict[str, tuple[bool, str]]:
+    """What `run_probe` says of each patch, from another process: probes import torch."""
     path = os.pathsep.join([str(tree.root.parent), os.environ.get("PYTHONPATH", "")])
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "specpack.status", patch.name],
+            [sys.executable, "-m", "specpack.status", *names],
             env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return False, f"its probe took more than {PROBE_SECONDS} s"
-    if done.returncode in (_FIXED, _FAULTY):
-        return done.returncode == _FIXED, ""
-    last = (done.stderr.strip() or "no message").splitlines()[-1]
-    return False, f"its probe failed with {last}"
+        return dict.fromkeys(names, (False, f"probing took over {PROBE_SECONDS} s"))
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        return dict.fromkeys(names, (False, f"its probe failed with {last}"))
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    return {name: (fixed, note) for name, (fixed, note) in outcomes.items()}
 
 
-def _probe_here(name: str) -> int:
-    patch = next(patch for patch in SERIES if patch.name == name)
-    return _FIXED if patch.probe() else _FAULTY
+def _probe_here(names: Sequence[str]) -> dict[str, tuple[bool, str]]:
+    return {patch.name: run_probe(patch) for patch in SERIES if patch.name in names}
 
 
 if __name__ == "__main__":
-    sys.exit(_probe_here(sys.argv[1]))
+    print(json.dumps(_probe_here(sys.argv[1:])))

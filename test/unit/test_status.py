@@ -51,7 +51,8 @@ def run(
         folder.mkdir(parents=True)
         (folder / "model.py").write_text(source)
         (folder.parent / "_version.py").write_text("__version__ = '0.0.2'\n")
-        monkeypatch.setattr(status, "probe_apart", lambda patch, tree: (fixed, ""))
+        outcomes = {"one": (fixed, "")}
+        monkeypatch.setattr(status, "probe_apart", lambda names, tree: outcomes)
         code = cli.main(["status", "--root", str(tmp_path), *options])
         return code, capsys.readouterr().out
 
@@ -108,6 +109,7 @@ def test_says_in_one_line_that_a_folder_has_no_sglang(
         ("return value", (True, "")),
         ("return not value", (False, "")),
         ("raise KeyError('x')", (False, "its probe failed with KeyError: 'x'")),
+        ("raise SystemExit('no')", (False, "its probe failed with no")),
     ],
 )
 def test_a_probe_runs_apart_on_the_tree_it_judges(
@@ -131,7 +133,7 @@ def test_a_probe_runs_apart_on_the_tree_it_judges(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "specpack_probe_site"))
     tree = status.tree_at(tmp_path)
-    assert status.probe_apart(SERIES[0], tree) == expected
+    assert status.probe_apart(["one"], tree) == {"one": expected}
 
 
 @pytest.mark.skipif(installed() is None, reason="needs SGLang's source")

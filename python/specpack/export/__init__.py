@@ -1,0 +1,1 @@
+"""`specpack export`: the series as commits on a SGLang source tree."""
