@@ -1,0 +1,389 @@
+"""Target heads under DFlash drafts: candidates, folded samplers and clear refusals.
+
+A head's quant method is replaced by an exact product with integer values whose
+padded rows would win every top-k, and that it hands back as a strided view.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import unittest
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import (
+    CompressedTensorsConfig,
+)
+from sglang.srt.layers.quantization.modelopt_quant import (
+    ModelOptFp4Config,
+    ModelOptFp8Config,
+)
+from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead
+from sglang.srt.models import dflash
+from sglang.srt.models.dspark import project_through_lm_head
+from sglang.srt.models.lilicorr import LiLiCorrHead
+from sglang.srt.speculative import dflash_worker_v2, lilicorr_utils
+from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+from sglang.srt.speculative.domino_utils import validate_domino_runtime
+from sglang.test.ci.ci_register import register_cpu_ci
+from sglang.test.layer_ut_utils import init_single_process_dist
+from sglang.test.test_utils import CustomTestCase, publish_build_topology
+
+register_cpu_ci(est_time=75, suite="base-a-test-cpu")
+
+HIDDEN, VOCAB, TOP_K, BLOCK = 256, 200, 4, 4  # VOCAB is not a multiple of 64
+RANK = "DFLASH_LOGITS_TEST_RANK"
+W8A16 = {
+    "format": "pack-quantized",
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "group_0": {
+            "targets": ["re:.*lm_head"],
+            "weights": {
+                "num_bits": 8,
+                "type": "int",
+                "symmetric": True,
+                "strategy": "group",
+                "group_size": 128,
+            },
+        }
+    },
+    "ignore": [],
+}
+FP4 = {
+    "kv_cache_quant_algo": None,
+    "group_size": 16,
+    "ignore": [],
+    "quant_method": "modelopt",
+}
+
+
+def setUpModule():
+    init_single_process_dist()
+
+
+def values():
+    """One row a token, and its top-k without ties."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(-8, 9, (VOCAB, HIDDEN), generator=generator).float()
+
+
+def hidden(rows=6):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(-8, 9, (rows, HIDDEN), generator=generator).float()
+
+
+class ExactProduct:
+    """In place of a quant method: this shard's rows, and padding above them all."""
+
+    def __init__(self, lm_head):
+        shard = lm_head.shard_indices
+        rows = slice(shard.org_vocab_start_index, shard.org_vocab_end_index)
+        self.padding = lm_head.num_embeddings_per_partition - (rows.stop - rows.start)
+        self.matrix = values()[rows]
+
+    def apply(self, layer, x, bias=None):
+        logits = x.float() @ self.matrix.T
+        highest = torch.full((len(x), self.padding + 1), 1e6)
+        return torch.cat([logits, highest], dim=-1)[:, :-1]
+
+
+def make_head(kind):
+    """A head as its loader leaves it, as far as the gate looks, and the product."""
+    configs = {
+        "packed": lambda: CompressedTensorsConfig.from_config(W8A16),
+        "W4A4": lambda: ModelOptFp4Config.from_config({**FP4, "quant_algo": "NVFP4"}),
+        "W4A16": lambda: ModelOptFp4Config.from_config(
+            {**FP4, "quant_algo": "W4A16_NVFP4"}
+        ),
+        "FP8": lambda: ModelOptFp8Config.from_config(
+            {"quant_algo": "FP8", "exclude_modules": [], "quant_method": "modelopt"}
+        ),
+        "dense": lambda: None,
+    }
+    config = configs[kind]()
+    if config is not None:
+        config.packed_modules_mapping = {}
+    # The scheme asks for the CUDA capability of this machine.
+    supported = "_check_scheme_supported"
+    with mock.patch.object(CompressedTensorsConfig, supported, return_value=True):
+        head = ParallelLMHead(
+            VOCAB,
+            HIDDEN,
+            quant_config=config,
+            prefix="lm_head",
+            params_dtype=torch.float,
+        )
+    product = ExactProduct(head)
+    if kind == "dense":
+        head.weight.data.fill_(7)
+        head.weight.data[: len(product.matrix)] = product.matrix
+        return head
+    if kind == "W4A4":
+        head.weight_scale_interleaved = head.alpha = torch.ones(1)
+        head.input_scale_inv = torch.ones(1)
+    elif kind == "W4A16":
+        head.weight = torch.nn.Parameter(torch.zeros(16, 16).int(), requires_grad=False)
+        head.weight_global_scale = head.workspace = torch.zeros(1)
+    head.input_size_per_partition, head.output_size_per_partition = HIDDEN, VOCAB
+    head.quant_method.apply = product.apply
+    return head
+
+
+def check_candidates(kind):
+    """The global top-k, from contiguous logits, with nothing beyond the vocabulary."""
+    contiguous = []
+    top_k = dflash._radix_topk
+
+    def record(scores, k):
+        contiguous.append(scores.is_contiguous())
+        return top_k(scores, k)
+
+    with mock.patch.object(dflash, "_radix_topk", record):
+        ids, scores, _ = dflash.candidate_topk(hidden(), make_head(kind), TOP_K)
+    expected = (hidden() @ values().T).topk(TOP_K)
+    assert contiguous == [True], kind
+    assert torch.equal(scores.float(), expected.values), kind
+    chosen = (hidden() @ values().T).gather(-1, ids)
+    assert torch.equal(chosen, expected.values) and int(ids.max()) < VOCAB, kind
+
+
+class TestCandidates(CustomTestCase):
+    def test_one_rank(self):
+        """Red when a padded row is drafted, or the crop is handed on as a view (H4)."""
+        for kind in ("dense", "packed", "W4A4", "W4A16"):
+            with self.subTest(kind):
+                check_candidates(kind)
+
+    def test_two_ranks(self):
+        """Red when shards' logits are gathered whole, or their ids stay local (H4)."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__],
+                env={**env, RANK: str(rank), "WORLD_SIZE": "2"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in (0, 1)
+        ]
+        for rank in ranks:
+            _, errors = rank.communicate(timeout=300)
+            self.assertEqual(rank.returncode, 0, errors[-2000:])
+
+    def test_a_packed_head_that_nothing_applies_is_refused(self):
+        """Red when a stale head is read as a dense matrix."""
+        head = make_head("packed")
+        head.quant_method = None
+        with self.assertRaisesRegex(RuntimeError, "lm_head"):
+            dflash.candidate_topk(hidden(), head, TOP_K)
+
+
+def run_rank(rank):
+    """One of two ranks: the same candidates, and only local top-k cross the wire."""
+    from sglang.srt.distributed import parallel_state
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    parallel_state.init_distributed_environment(
+        world_size=2, rank=rank, local_rank=rank, backend="gloo"
+    )
+    publish_build_topology(world_rank=rank, tp_size=2, ep_size=1, pp_size=1)
+    # It asks for a CUDA device as soon as there are two ranks.
+    disabled = mock.Mock(return_value=SimpleNamespace(disabled=True))
+    communicators = "sglang.srt.distributed.device_communicators"
+    with mock.patch(f"{communicators}.pynccl.PyNcclCommunicator", disabled):
+        parallel_state.initialize_model_parallel(backend="gloo")
+    gather, widths = dflash.tensor_model_parallel_all_gather, []
+
+    def record(tensor, dim=-1):
+        widths.append(tensor.shape[-1])
+        return gather(tensor, dim)
+
+    with mock.patch.object(dflash, "tensor_model_parallel_all_gather", record):
+        for kind in ("dense", "packed", "W4A4"):
+            check_candidates(kind)
+    assert widths == [TOP_K] * 6, widths
+
+
+def make_worker(lm_head, **parts):
+    """A worker as far as its draft sampler and its greedy head look at it."""
+    embedding = torch.nn.Embedding(VOCAB, HIDDEN)
+    target = SimpleNamespace(lm_head=lm_head, get_input_embeddings=lambda: embedding)
+    runner = SimpleNamespace(
+        model=target, model_config=SimpleNamespace(vocab_size=VOCAB)
+    )
+    fields = {
+        "block_size": BLOCK,
+        "device": "cpu",
+        "draft_model": None,
+        "selector": None,
+        "lilicorr": None,
+        "model_runner": runner,
+        "_is_domino": False,
+        "_target_tp_rank": 0,
+        "_target_worker": SimpleNamespace(model_runner=runner),
+        "_selector_sampling_enabled": False,
+        "_lilicorr_sampling_enabled": False,
+    }
+    worker = object.__new__(DFlashWorkerV2)
+    worker.__dict__.update(fields | parts)
+    return worker
+
+
+def make_selector_draft():
+    draft = dflash.DFlash2DraftModel.__new__(dflash.DFlash2DraftModel)
+    torch.nn.Module.__init__(draft)
+    draft.lm_head = None
+    draft.draft_config = SimpleNamespace(
+        output_multiplier=1.0, final_logit_softcapping=None
+    )
+    draft.candidate_selector = dflash.CandidateSelector(
+        hidden_size=HIDDEN, vocab_size=VOCAB, state_rank=8, top_k=TOP_K
+    )
+    return draft
+
+
+def make_lilicorr():
+    head = LiLiCorrHead(
+        model_hidden_size=HIDDEN,
+        block_size=BLOCK,
+        rms_norm_eps=1e-6,
+        config=lilicorr_utils.LiLiCorrConfig(
+            candidate_topk=TOP_K,
+            hidden_size=0,
+            num_layers=1,
+            num_heads=4,
+            mlp_ratio=1.0,
+            factor_dim=8,
+            vector_eps=1e-6,
+            logit_scale=1.0,
+        ),
+    )
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.05)
+    head.materialize_inference_buffers(torch.device("cpu"), torch.float32)
+    return head
+
+
+@torch.no_grad()
+def fold(worker):
+    """The draft sampler for one captured batch size, called once on two blocks."""
+    graph = SimpleNamespace(
+        cuda_graph_config=SimpleNamespace(decode=SimpleNamespace(bs=[2]))
+    )
+    exec_config = mock.Mock(return_value=SimpleNamespace(graph=graph))
+    with (
+        mock.patch.object(dflash_worker_v2, "get_exec", exec_config),
+        mock.patch.object(lilicorr_utils, "get_exec", exec_config),
+        torch.compiler.set_stance("force_eager"),
+    ):
+        sampler = DFlashWorkerV2._maybe_build_draft_sampler(worker)
+        if sampler is not None:
+            ids = torch.zeros(2 * BLOCK, dtype=torch.long)
+            sampler(hidden(2 * BLOCK), ids)
+        return sampler
+
+
+class TestFolding(CustomTestCase):
+    def test_selector_folds_over_every_head(self):
+        """Red when a packed head keeps DFlash2's selector out of the graph."""
+        for kind in ("dense", "packed", "W4A4"):
+            draft, head = make_selector_draft(), make_head(kind)
+            worker = make_worker(
+                head, draft_model=draft, selector=draft.candidate_selector
+            )
+            with self.subTest(kind):
+                sampler = fold(worker)
+                self.assertIs(draft.lm_head, head)
+                # Codebooks of zeros leave the best token of the head.
+                best = (hidden(2 * BLOCK) @ values().T).argmax(-1).view(2, BLOCK)
+                self.assertEqual(sampler.out.tolist(), best[:, 1:].flatten().tolist())
+
+    def test_lilicorr_folds_and_runs_eagerly_over_a_packed_head(self):
+        """Red when LiLiCorr reads the ``.weight`` that a packed head lacks."""
+        head, lilicorr = make_head("packed"), make_lilicorr()
+        draft = SimpleNamespace(fc=SimpleNamespace(output_size=HIDDEN))
+        worker = make_worker(head, draft_model=draft, lilicorr=lilicorr)
+        self.assertLess(int(fold(worker).out.max()), VOCAB)
+        with torch.no_grad():
+            tokens, _, _ = lilicorr_utils.propose_lilicorr_block(
+                head=lilicorr,
+                draft_hidden=hidden(2 * BLOCK).view(2, BLOCK, HIDDEN),
+                lm_head=head,
+                embed_tokens=torch.nn.Embedding(VOCAB, HIDDEN),
+                anchor=None,
+            )
+        self.assertLess(int(tokens.max()), VOCAB)
+
+    def test_plain_and_domino_heads_stay_eager_and_say_why(self):
+        """Red when a quantized head is folded as a dense matrix, or without a word."""
+        reasons = {"packed": "no dense weight", "FP8": "quantized lm_head"}
+        for kind, reason in reasons.items():
+            for domino in (False, True):
+                worker = make_worker(make_head(kind), _is_domino=domino)
+                with self.subTest(kind, domino=domino):
+                    with self.assertLogs("sglang", logging.INFO) as logs:
+                        self.assertIsNone(fold(worker))
+                    self.assertIn(reason, logs.output[-1])
+
+
+class TestGreedyHead(CustomTestCase):
+    def sample(self, kind):
+        head = make_head(kind)
+        worker = make_worker(head, _draft_greedy_local_cap=0)
+        return worker._greedy_sample_from_vocab_parallel_head(
+            hidden_states=hidden(), lm_head=head, chunk_size=4
+        )
+
+    def test_greedy_tokens_come_from_the_vocabulary(self):
+        """Red when the plain head reads ``.weight`` or drafts a padded row (H4, H5)."""
+        best = (hidden() @ values().T).argmax(-1)
+        for kind in ("dense", "packed", "W4A4"):
+            with self.subTest(kind):
+                self.assertTrue(torch.equal(self.sample(kind), best))
+
+    def test_more_ranks_are_refused(self):
+        """Red when a rank drafts from its own shard alone."""
+        parallel = SimpleNamespace(tp_group=SimpleNamespace(world_size=2))
+        with mock.patch.object(dflash_worker_v2, "get_parallel", return_value=parallel):
+            with self.assertRaisesRegex(RuntimeError, "quantized target lm_head.*tp=1"):
+                self.sample("packed")
+
+
+class TestOtherDrafts(CustomTestCase):
+    def test_dspark_projects_through_the_gate(self):
+        """Red when DSpark multiplies with a packed head's missing weight (H5)."""
+        for kind in ("packed", "W4A4"):
+            with self.subTest(kind):
+                logits = project_through_lm_head(hidden(), make_head(kind))
+                expected = hidden() @ values().T
+                self.assertTrue(torch.equal(logits[:, :VOCAB], expected))
+
+    def test_domino_refuses_a_head_without_a_weight(self):
+        """Red when Domino starts on a packed head and dies in its first rollout."""
+        with self.assertRaisesRegex(ValueError, "Domino requires .*lm_head weight"):
+            validate_domino_runtime(
+                device=torch.device("cuda"),
+                tp_size=1,
+                tp_rank=0,
+                target_vocab_size=VOCAB,
+                draft_vocab_size=VOCAB,
+                hidden_size=HIDDEN,
+                target_embedding=torch.nn.Embedding(VOCAB, HIDDEN),
+                lm_head=make_head("packed"),
+                prefix_gru=None,
+                embed_proj=None,
+            )
+
+
+if __name__ == "__main__":
+    if RANK in os.environ:
+        run_rank(int(os.environ[RANK]))
+    else:
+        unittest.main()
