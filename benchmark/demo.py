@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -82,11 +83,12 @@ ROWS = tuple(
 
 def quantized_target(head: str) -> Path:
     """The fixture quantized with llm-compressor, made once: W4A16 body, ``head``."""
-    path = BUILD / f"target-{head}"
+    weights = (FIXTURES / "target" / "model.safetensors").read_bytes()
+    path = BUILD / f"target-{head}-{sha256(weights).hexdigest()[:8]}"
     if not path.exists():
         option = "bf16" if head == "bf16" else "w8a16"
         BUILD.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "specpack.cli", "quantize", "target"]
+        command = [sys.executable, "-m", "specpack", "quantize", "target"]
         paths = [str(FIXTURES / "target"), str(path)]
         subprocess.run([*command, *paths, "--head", option], check=True)
     return path
