@@ -47,12 +47,12 @@ def start(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def packed_target() -> Path:
-    return demo.quantized_target("w8a16-packed")
+    return demo.target_path("w8a16-packed")
 
 
 @pytest.fixture(scope="session")
 def dense_target() -> Path:
-    return demo.quantized_target("bf16")
+    return demo.target_path("bf16")
 
 
 @pytest.fixture(scope="module")
