@@ -102,9 +102,9 @@ def block(imports: Iterable[Import], indent: str = "") -> str:
             plain.append(imported)
         else:
             by_module.setdefault(imported.module, []).append(imported.item)
-    written = [(_key(i.module, False), f"{indent}import {i.item}") for i in plain]
+    written = [(_key(i.module), f"{indent}import {i.item}") for i in plain]
     written += [
-        (_key(module, True), statement(module, items, indent))
+        (_key(module, min(items, key=_item_key)), statement(module, items, indent))
         for module, items in by_module.items()
     ]
     lines: list[str] = []
@@ -148,7 +148,7 @@ def _can_extend(text: str, node: ast.stmt, imported: Import) -> bool:
 
 
 def _add_statement(text: str, nodes: list[ast.stmt], imported: Import) -> str:
-    key = _key(imported.module, imported.name is not None)
+    key = _key(imported.module, imported.name)
     source = block([imported])
     keys = [_node_key(node) for node in nodes]
     after = next((i for i, other in enumerate(keys) if other > key), len(nodes))
@@ -171,12 +171,13 @@ def _below_docstring(text: str) -> int:
 
 def _node_key(node: ast.Import | ast.ImportFrom) -> tuple:
     if isinstance(node, ast.Import):
-        return _key(node.names[0].name, False)
-    return _key("." * node.level + (node.module or ""), True)
+        return _key(node.names[0].name)
+    return _key("." * node.level + (node.module or ""), node.names[0].name)
 
 
-def _key(module: str, is_from: bool) -> tuple:
-    return _section(module), is_from, _natural(module.lower())
+def _key(module: str, name: str | None = None) -> tuple:
+    natural = _natural(module.lower())
+    return _section(module), name is not None, natural, _item_key(name or "")
 
 
 def _section(module: str) -> int:

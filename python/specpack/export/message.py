@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from specpack.seams.kinds import Addition, Attribute, Guard, Patch, Seam
-
-_HOW = {
-    "guard": "its case at the top, everything else as before",
-    "around": "the arguments before, the result after",
-    "replace": "rewritten",
-    "addition": "new",
-    "attribute": "set",
-}
 
 
 def subject(patch: Patch) -> str:
@@ -37,12 +32,21 @@ def message(patch: Patch, tests: Iterable[str]) -> str:
 
 
 def _motivation(patch: Patch) -> str:
-    related = f"Related: {patch.upstream}. This can go {patch.removal}."
-    return f"{_wrapped(patch.symptom)}\n\n{_wrapped(related)}"
+    symptom = re.sub(r" \(FAULTS [^)]*\)", "", patch.symptom)
+    return f"{_wrapped(symptom)}\n\nRelated: {patch.upstream}."
 
 
 def _modification(seam: Seam) -> str:
-    return f"- `{seam.qualname}` in {seam.module}: {_HOW[seam.kind]}"
+    """The place, and the first paragraph of what we have to say about it."""
+    said = [inspect.getdoc(body) or "" for body in _bodies(seam)]
+    what = " ".join(text.split("\n\n")[0].replace("``", "`") for text in said)
+    place = f"- `{seam.qualname}` in `{seam.module}`"
+    return _wrapped(f"{place}: {what}" if what else place, "  ")
+
+
+def _bodies(seam: Seam) -> list[Callable[..., Any]]:
+    fields = (getattr(seam, name, None) for name in ("function", "before", "after"))
+    return [field for field in fields if field is not None]
 
 
 def _accuracy(patch: Patch, tests: tuple[str, ...]) -> str:
@@ -52,11 +56,8 @@ def _accuracy(patch: Patch, tests: tuple[str, ...]) -> str:
     )
     if tests:
         return _wrapped(text + "The tests below fail without this series.")
-    listed = ", ".join(patch.tests)
-    later = (
-        f"Tested by {listed}, with a later commit." if listed else "No test of its own."
-    )
-    return _wrapped(text + later)
+    listed = ", ".join(patch.tests) or "no test of its own"
+    return _wrapped(f"{text}Tested with the rest of the series: {listed}.")
 
 
 def _checklist(tests: tuple[str, ...]) -> str:
@@ -66,5 +67,11 @@ def _checklist(tests: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 76, break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text,
+        76,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

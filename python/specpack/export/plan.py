@@ -115,7 +115,8 @@ def _tests(
         listing = [patch for patch in series if path in patch.tests]
         missing = [patch.name for patch in listing if patch not in chosen]
         if missing:
-            notes.append(f"{path} stays behind: it also tests {', '.join(missing)}")
+            others = missing[0] + (" and others" if missing[1:] else "")
+            notes.append(f"{path} stays behind: it also tests {others}")
         else:
             last = [patch for patch in applied if path in patch.tests][-1]
             tests[last.name].append(path)

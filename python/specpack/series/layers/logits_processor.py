@@ -114,7 +114,10 @@ GATE = Patch(
     requires=("packed-lm-head-predicate",),
     title="Admit packed lm_heads by capability in the LM-head gate",
     cost="One attribute look-up a call; heads with a dense weight take the path they took.",
-    tests=("unit/spec/test_spec_packed_target_lm_head.py",),
+    tests=(
+        "unit/spec/test_spec_packed_target_lm_head.py",
+        "unit/spec/test_dflash_logits.py",
+    ),
 )
 
 LOGITS = Patch(
@@ -137,5 +140,8 @@ LOGITS = Patch(
     requires=("packed-lm-head-predicate", "packed-lm-head-gate"),
     title="Keep FP32 logits and name refused heads for packed lm_heads",
     cost="One attribute look-up a call; heads with a dense weight take the path they took.",
-    tests=("unit/spec/test_spec_packed_target_lm_head.py",),
+    tests=(
+        "unit/spec/test_spec_packed_target_lm_head.py",
+        "unit/spec/test_dflash_logits.py",
+    ),
 )

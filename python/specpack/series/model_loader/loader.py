@@ -138,6 +138,7 @@ PATCH = Patch(
     title="DFlash: refuse unfilled parameters of a quantized draft",
     cost="Runs at load only; tensors stay lazy.",
     tests=(
+        "unit/spec/test_dflash_quantized_draft_classes.py",
         "unit/spec/test_dflash_quantized_draft_loading.py",
         "unit/spec/test_dflash_quantized_draft_layout.py",
         "unit/spec/dflash_drafts.py",

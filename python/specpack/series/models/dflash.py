@@ -148,6 +148,7 @@ BUILDING = Patch(
     cost="Runs when the draft is built.",
     tests=(
         "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/test_dflash_quantized_draft_classes.py",
         "unit/spec/test_dflash_quantized_draft_loading.py",
         "unit/spec/dflash_drafts.py",
     ),
@@ -180,6 +181,7 @@ FUSED = Patch(
     cost="None.",
     tests=(
         "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/test_dflash_quantized_draft_classes.py",
         "unit/spec/test_dflash_quantized_draft_loading.py",
         "unit/spec/dflash_drafts.py",
     ),
@@ -208,6 +210,7 @@ LAGUNA = Patch(
     cost="One attribute look-up a call.",
     tests=(
         "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/test_dflash_quantized_draft_classes.py",
         "unit/spec/test_dflash_quantized_draft_loading.py",
         "unit/spec/dflash_drafts.py",
     ),

@@ -282,6 +282,7 @@ MATCHING = Patch(
     cost="Runs at load only; tensors stay lazy.",
     tests=(
         "unit/spec/test_dflash_quantized_draft_layout.py",
+        "unit/spec/test_dflash_quantized_draft_classes.py",
         "unit/spec/test_dflash_quantized_draft_loading.py",
         "unit/spec/dflash_drafts.py",
     ),
@@ -306,6 +307,7 @@ FC = Patch(
     title="DFlash: refuse a draft checkpoint without fc",
     cost="Runs at load only; tensors stay lazy.",
     tests=(
+        "unit/spec/test_dflash_quantized_draft_classes.py",
         "unit/spec/test_dflash_quantized_draft_loading.py",
         "unit/spec/test_dflash_quantized_draft_layout.py",
         "unit/spec/dflash_drafts.py",

@@ -93,5 +93,8 @@ PATCH = Patch(
     ),
     title="Add one predicate for packed lm_heads",
     cost="A few attribute look-ups.",
-    tests=("unit/spec/test_spec_packed_target_lm_head.py",),
+    tests=(
+        "unit/spec/test_spec_packed_target_lm_head.py",
+        "unit/spec/test_dflash_logits.py",
+    ),
 )
