@@ -166,12 +166,7 @@ def held_out_prompts(count: int) -> list[str]:
 
 
 def environment(sglang: str) -> dict[str, str]:
-    return {
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "SGLANG_PLUGINS": PLUGINS[sglang],
-        # Inductor would compile DFLASH's selector for 20 s on the first request.
-        "TORCHDYNAMO_DISABLE": "1",
-    }
+    return {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_PLUGINS": PLUGINS[sglang]}
 
 
 def speculation_flags(speculation: str, draft: str | None) -> tuple[str, ...]:
