@@ -117,6 +117,7 @@ GATE = Patch(
     tests=(
         "unit/spec/test_spec_packed_target_lm_head.py",
         "unit/spec/test_dflash_logits.py",
+        "unit/spec/test_dflash_folded_selector.py",
     ),
 )
 

@@ -59,9 +59,7 @@ def audit_first_load(
     """
     from sglang.srt.models.dflash import missing_draft_parameters
 
-    # Backbones that build themselves never went through our __init__.
-    quantized = getattr(self, "describes_quantization", False)
-    first = quantized and not getattr(self, "was_audited", False)
+    first = self.describes_quantization and not getattr(self, "was_audited", False)
     self.was_audited = True
     names = []
     for name, tensor in weights:

@@ -135,6 +135,10 @@ BUILDING = Patch(
     "under `layers.{i}` and gives `fc` the quantization config",
     probe=_probe_building,
     seams=(
+        # For backbones that build themselves and never get to that constructor.
+        Attribute(
+            target=f"{_MODULE}:DFlashDraftModel.describes_quantization", value=False
+        ),
         Guard(
             target=f"{_MODULE}:DFlashDraftModel.__init__",
             function=init,

@@ -4,6 +4,7 @@ A head's quant method is replaced by an exact product with integer values whose
 padded rows would win every top-k, and that it hands back as a strided view.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -28,6 +29,7 @@ from sglang.srt.models.lilicorr import LiLiCorrHead
 from sglang.srt.speculative import dflash_worker_v2, lilicorr_utils
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.domino_utils import validate_domino_runtime
+from sglang.srt.speculative.dspark_components import dspark_worker_v2
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase, publish_build_topology
@@ -59,6 +61,26 @@ FP4 = {
     "ignore": [],
     "quant_method": "modelopt",
 }
+# What DSpark's worker reads or builds before it looks at the target's head.
+WORKER_PARTS = (
+    "build_block_pos_offsets",
+    "build_draft_tp_worker",
+    "draft_is_deepseek_v4",
+    "draft_pp_context",
+    "get_disagg",
+    "get_dp_tp_group",
+    "get_exec",
+    "get_parallel",
+    "get_pp_stage_load_group",
+    "get_schedule",
+    "get_spec",
+    "make_draft_block_spec_info",
+    "mambaish_config",
+    "model_draft_parallel_spec",
+    "resolve_draft_parallel_layout",
+    "resolve_runtime_config",
+    "SpecTpSync",
+)
 
 
 def setUpModule():
@@ -364,6 +386,23 @@ class TestOtherDrafts(CustomTestCase):
                 logits = project_through_lm_head(hidden(), make_head(kind))
                 expected = hidden() @ values().T
                 self.assertTrue(torch.equal(logits[:, :VOCAB], expected))
+
+    def test_the_dspark_worker_refuses_a_head_without_a_weight(self):
+        """Red when DSpark, DeepSeek-V4's included, starts and then reads ``.weight``."""
+        draft = SimpleNamespace(sample_from_anchor=True, markov_head=None)
+        bundle = mock.Mock(draft_model=draft)
+        target_worker = mock.MagicMock()
+        target_worker.model_runner.model.lm_head = make_head("packed")
+        replaced = {name: mock.MagicMock() for name in WORKER_PARTS}
+        replaced["build_draft_tp_worker"].return_value = bundle
+        replaced["draft_is_deepseek_v4"].return_value = False
+        with contextlib.ExitStack() as stack:
+            for name, part in replaced.items():
+                stack.enter_context(mock.patch.object(dspark_worker_v2, name, part))
+            worker = dspark_worker_v2.DSparkWorkerV2
+            stack.enter_context(mock.patch.object(worker, "_draft_context"))
+            with self.assertRaisesRegex(RuntimeError, "DSpark requires .*lm_head"):
+                worker(None, 0, 0, target_worker)
 
     def test_domino_refuses_a_head_without_a_weight(self):
         """Red when Domino starts on a packed head and dies in its first rollout."""
