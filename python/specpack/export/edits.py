@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace as changed
 
 from specpack.export import placing
@@ -17,6 +17,7 @@ from specpack.export.body import (
     module_imports,
     names_bound,
     names_loaded,
+    our_source,
     own_scope,
     parameter_names,
     without_return,
@@ -55,6 +56,7 @@ def write(patch: Patch, sources: Sources) -> None:
 
 def _guard(seam: Guard, patch: Patch, sources: Sources) -> None:
     code = without_return(body_of(seam.function))
+    _refuse_rebinding(seam, code, set())
     _at_top(seam, _settled(code, seam, seam.function, sources), sources)
 
 
@@ -63,8 +65,10 @@ def _around(seam: Around, patch: Patch, sources: Sources) -> None:
         code = _settled(body_of(seam.after), seam, seam.after, sources)
         _before_returns(seam, code, sources)
     if seam.before:
-        code = _assigning(body_of(seam.before))
-        _at_top(seam, _settled(code, seam, seam.before, sources), sources)
+        code = body_of(seam.before)
+        _refuse_rebinding(seam, code, _returned(code).keys())
+        code = _settled(_assigning(code), seam, seam.before, sources)
+        _at_top(seam, code, sources)
 
 
 def _replace(seam: Replace, patch: Patch, sources: Sources) -> None:
@@ -169,17 +173,28 @@ def _refuse_shadowing(code: Code, node: Definition) -> None:
         raise Refusal(f"its lines would hide {', '.join(sorted(clash))}")
 
 
-def _assigning(code: Code) -> Code:
-    """A `before` with assignments instead of the dictionary it returns."""
+def _refuse_rebinding(seam: Guard | Around, code: Code, returned: Set[str]) -> None:
+    """Live, an argument that ours rebinds and does not return stays as it was."""
+    _, ours = our_source(seam.functions[0])
+    clash = (names_bound(code.node) & parameter_names(ours)) - returned
+    if clash:
+        raise Refusal(f"its lines would change {', '.join(sorted(clash))}")
+
+
+def _returned(code: Code) -> dict[str, str]:
+    """The arguments that a `before` replaces, each with its expression."""
     last = code.node.body[-1]
     value = last.value if isinstance(last, ast.Return) else None
     if not isinstance(value, ast.Dict):
         raise Refusal("a `before` must end in the dictionary it returns")
-    lines = [without_return(code).lines]
-    for key, item in zip(value.keys, value.values):
-        if ast.unparse(item) != key.value:
-            lines.append(f"{key.value} = {ast.unparse(item)}")
-    return changed(code, lines="\n".join(filter(None, lines)))
+    return {k.value: ast.unparse(v) for k, v in zip(value.keys, value.values)}
+
+
+def _assigning(code: Code) -> Code:
+    """A `before` with assignments instead of the dictionary it returns."""
+    changes = [f"{k} = {v}" for k, v in _returned(code).items() if k != v]
+    lines = filter(None, [without_return(code).lines, *changes])
+    return changed(code, lines="\n".join(lines))
 
 
 def _before_returns(seam: Around, code: Code, sources: Sources) -> None:

@@ -55,7 +55,7 @@ def _accuracy(patch: Patch, tests: tuple[str, ...]) -> str:
         "Whatever the new lines do not match takes its present path. " if kept else ""
     )
     if tests:
-        return _wrapped(text + "The tests below fail without this series.")
+        return _wrapped(text + "The tests below include those that fail without it.")
     listed = ", ".join(patch.tests) or "no test of its own"
     return _wrapped(f"{text}Tested with the rest of the series: {listed}.")
 

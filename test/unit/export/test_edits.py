@@ -63,6 +63,12 @@ def hiding_gate(head: Any) -> Any:
     return CONTINUE
 
 
+def rebinding_gate(head: Any) -> Any:
+    """Change an argument."""
+    head = 1
+    return CONTINUE
+
+
 def size(self: Any) -> Any:
     """Answer at once."""
     if self.config is None:
@@ -161,6 +167,11 @@ def test_names_the_function_needs_are_not_hidden(library: Any) -> None:
     library.write("srt.heads", library.tree.text(MODULE).replace("is None", "is os"))
     with pytest.raises(Refusal, match="would hide os"):
         library.edited(guard(library, "gate", hiding_gate))
+
+
+def test_a_guard_that_changes_an_argument_is_refused(library: Any) -> None:
+    with pytest.raises(Refusal, match="would change head"):
+        library.edited(guard(library, "gate", rebinding_gate))
 
 
 def test_a_body_on_its_def_line_is_refused(library: Any) -> None:
