@@ -117,6 +117,8 @@ GATE = Patch(
     tests=(
         "unit/spec/test_spec_packed_target_lm_head.py",
         "unit/spec/test_dflash_logits.py",
+        "unit/spec/test_dflash_packed_head.py",
+        "unit/spec/dflash_heads.py",
         "unit/spec/test_dflash_folded_selector.py",
     ),
 )
@@ -144,5 +146,7 @@ LOGITS = Patch(
     tests=(
         "unit/spec/test_spec_packed_target_lm_head.py",
         "unit/spec/test_dflash_logits.py",
+        "unit/spec/test_dflash_packed_head.py",
+        "unit/spec/dflash_heads.py",
     ),
 )

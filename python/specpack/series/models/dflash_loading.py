@@ -69,15 +69,12 @@ def describe_draft_module(module: torch.nn.Module) -> str:
     return f"{type(module).__name__} (parameters: {names}; quant method: {method})"
 
 
-def draft_tensor_problem(
-    draft: torch.nn.Module, parameter: str, tensor: torch.Tensor
-) -> Optional[str]:
-    """Why a tensor cannot be loaded as a draft's parameter, or None.
+def draft_name_problem(draft: torch.nn.Module, parameter: str) -> Optional[str]:
+    """Why a module of a draft has no such parameter, or None.
 
     None also for the tensors of modules that the draft does not have and for those
     that exporters write and no parameter takes by design.
     """
-    import torch
     from sglang.srt.models.dflash import describe_draft_module, find_draft_module
 
     without_parameter = (
@@ -92,8 +89,11 @@ def draft_tensor_problem(
         ".v_scale",
         ".kv_scale",
     )
-    dense_dtypes = (torch.float16, torch.bfloat16, torch.float32)
     params = dict(draft.named_parameters())
+    # Quant methods drop parameters after loading, and a reload brings them again.
+    known = parameter in params or parameter in draft.parameters_at_first_load
+    if known or parameter.endswith(without_parameter):
+        return None
     path, _, leaf = parameter.rpartition(".")
     if path in params:
         path = path.rpartition(".")[0]
@@ -101,16 +101,24 @@ def draft_tensor_problem(
     # The head is borrowed from the target, and the caller never loads it.
     if module is None or path == "lm_head":
         return None
-    described = f"{path} is {describe_draft_module(module)}"
-    if parameter not in params:
-        # Quant methods drop parameters after loading, and a reload brings them again.
-        expected = parameter.endswith(without_parameter) or (
-            parameter in draft.parameters_at_first_load
-        )
-        return None if expected else f"{described}, without {leaf}"
-    if leaf != "weight":
+    return f"{path} is {describe_draft_module(module)}, without {leaf}"
+
+
+def draft_dtype_problem(
+    draft: torch.nn.Module, parameter: str, tensor: torch.Tensor
+) -> Optional[str]:
+    """Why a ``weight`` is codes where values belong, or the reverse, or None."""
+    import torch
+    from sglang.srt.models.dflash import describe_draft_module, find_draft_module
+
+    path, _, leaf = parameter.rpartition(".")
+    param = dict(draft.named_parameters()).get(parameter)
+    if leaf != "weight" or param is None or path == "lm_head":
         return None
-    holds_values = params[parameter].dtype in dense_dtypes
+    module = find_draft_module(draft, path)
+    described = f"{path} is {describe_draft_module(module)}"
+    dense_dtypes = (torch.float16, torch.bfloat16, torch.float32)
+    holds_values = param.dtype in dense_dtypes
     brings_values = tensor.dtype in dense_dtypes
     method = type(getattr(module, "quant_method", None)).__name__
     unquantized = method in ("NoneType", "UnquantizedLinearMethod")
@@ -153,8 +161,9 @@ def match_draft_weights(
     Raises ValueError for one whose module the draft has and cannot put it in.
     """
     from sglang.srt.models.dflash import (
+        draft_dtype_problem,
         draft_fc_problem,
-        draft_tensor_problem,
+        draft_name_problem,
         locate_draft_tensor,
     )
 
@@ -162,8 +171,11 @@ def match_draft_weights(
         draft.parameters_at_first_load = frozenset(dict(draft.named_parameters()))
     for name, tensor in weights:
         parameter, shard = locate_draft_tensor(draft, name)
-        problem = draft_tensor_problem(draft, parameter, tensor)
-        problem = problem or draft_fc_problem(draft, parameter, tensor)
+        problem = (
+            draft_name_problem(draft, parameter)
+            or draft_dtype_problem(draft, parameter, tensor)
+            or draft_fc_problem(draft, parameter, tensor)
+        )
         if problem is not None:
             source = (
                 "The quantization_config in the draft's config.json must describe each "
@@ -268,7 +280,8 @@ MATCHING = Patch(
                 find_draft_module,
                 locate_draft_tensor,
                 describe_draft_module,
-                draft_tensor_problem,
+                draft_name_problem,
+                draft_dtype_problem,
                 draft_fc_problem,
                 match_draft_weights,
             )

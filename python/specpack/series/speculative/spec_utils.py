@@ -96,5 +96,7 @@ PATCH = Patch(
     tests=(
         "unit/spec/test_spec_packed_target_lm_head.py",
         "unit/spec/test_dflash_logits.py",
+        "unit/spec/test_dflash_packed_head.py",
+        "unit/spec/dflash_heads.py",
     ),
 )

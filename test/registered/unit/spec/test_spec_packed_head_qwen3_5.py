@@ -269,6 +269,7 @@ class TestTextLoading(CustomTestCase):
         tensors = [("lm_head.weight", torch.ones(VOCAB, HIDDEN)), LAYER]
         tied = make_model(TEXT[0], None, tied=True)
         tied.lm_head = tied.model.embed_tokens
+        tied.lm_head.weight.data.zero_()
         own = tied.lm_head.weight.clone()
         missing = make_model(TEXT[0], PPMissingLayer(), last=False)
         for model in (tied, missing):
