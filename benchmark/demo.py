@@ -110,7 +110,7 @@ TABLE: dict[Key, Expectation] = {
         of=DENSE_DFLASH, ratio=1.0
     ),
     ("w8a16-packed", "dflash2-bf16", "stock", "DFLASH"): Expectation(
-        error="lm_head", of=DENSE_DFLASH
+        error="requires a dense FP16/BF16/FP32 target lm_head"
     ),
     ("w8a16-packed", "dflash2-bf16", "specpack", "DFLASH"): Expectation(
         of=DENSE_DFLASH, ratio=HEAD_RATIO
