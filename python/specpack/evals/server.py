@@ -22,10 +22,12 @@ import httpx
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STOP_SECONDS = 10
 EXCEPTION = re.compile(r"^(?:\S+\] )?(?:[\w.]+\.)?(\w+(?:Error|Exception)): ?(.*)$")
-# What SGLang's other processes say once the first one has died.
+# What SGLang's other processes say of one that has died or does not listen yet.
 CONSEQUENCES = (
     "EOFError",
     "BrokenPipeError",
+    "Connection refused",
+    "Connection reset",
     "Rank 0 scheduler",
     "Initialization failed",
 )
