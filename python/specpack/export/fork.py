@@ -86,6 +86,8 @@ def _content(base: zipfile.ZipFile, name: str, package: Path, version: str) -> b
 
 def _record(name: str, data: bytes) -> str:
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
+    # Names of tuned kernel configs hold commas.
+    name = f'"{name}"' if "," in name else name
     return f"{name},sha256={digest.rstrip('=')},{len(data)}\n"
 
 

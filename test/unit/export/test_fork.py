@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import subprocess
 import zipfile
@@ -25,6 +26,7 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: true\nTag: py3-none
 def wheel(library: Any, tmp_path: Path) -> Path:
     """A wheel of the small library, with a compiled file that git would ignore."""
     (library.root / "fast.so").write_bytes(b"\x00\xff")
+    (library.root / "E=1,N=[2, 3].json").write_text("{}")
     (library.root / ".gitignore").write_text("*.so\n")
     made = tmp_path / NAME
     with zipfile.ZipFile(made, "w") as archive:
@@ -74,10 +76,10 @@ def test_the_wheel_is_the_release_with_the_series(make: Any, tmp_path: Path) -> 
         info = "sglang-0.0.1+specpack.dist-info"
         metadata = archive.read(f"{info}/METADATA").decode()
         assert "\nVersion: 0.0.1+specpack\nRequires: 0.0.1\n" in metadata
-        record = archive.read(f"{info}/RECORD").decode().splitlines()
-        assert {line.split(",")[0] for line in record} == set(archive.namelist())
-        for line in record[:-1]:
-            name, digest, size = line.split(",")
+        lines = archive.read(f"{info}/RECORD").decode().splitlines()
+        record = list(csv.reader(lines))
+        assert {name for name, _, _ in record} == set(archive.namelist())
+        for name, digest, size in record[:-1]:
             data = archive.read(name)
             hashed = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
             assert (digest, size) == (f"sha256={hashed.rstrip('=')}", f"{len(data)}")

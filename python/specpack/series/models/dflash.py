@@ -17,9 +17,9 @@ _MODULE = "sglang.srt.models.dflash"
 def init(self: Any, config: Any, quant_config: Any = None, prefix: str = "") -> Any:
     """Switch a draft with a quantization config of its own to quantized building.
 
-    The layers of such a draft get their checkpoint names as prefixes and its ``fc``
-    the quantization config. Any other draft, one that inherits the target's online
-    quantization included, is built as ever.
+    A draft that describes its quantization gets its checkpoint names as prefixes of
+    the layers, and the config for its ``fc``. Any other, one that inherits the
+    target's online quantization included, is built as ever.
     """
     from sglang.srt.models.utils import WeightsMapper
 

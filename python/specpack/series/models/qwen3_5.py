@@ -14,7 +14,7 @@ _CLASSES = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGenerati
 def get_embed_and_head(self: Any) -> Any:
     """Hand over no tensor for a packed head.
 
-    It is shared as a module.
+    A packed head is shared as a module instead.
     """
     from sglang.srt.speculative.spec_utils import is_packed_lm_head
 

@@ -17,7 +17,7 @@ _CLASS = "sglang.srt.models.qwen3_5_text:Qwen3_5ForCausalLM"
 def get_embed_and_head(self: Any) -> Any:
     """Hand over no tensor for a packed head.
 
-    It is shared as a module.
+    A packed head is shared as a module instead.
     """
     from sglang.srt.layers.utils import PPMissingLayer
     from sglang.srt.speculative.spec_utils import is_packed_lm_head
