@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specpack.seams.source import tree_at
-from specpack.seams.verify import verify
+from specpack.seams.verify import Verdict, verify
 from specpack.series import SERIES
 from specpack.status import together, unpacked
 
@@ -41,7 +41,13 @@ def column(wheel: Path) -> tuple[str, dict[str, str]]:
         if tree is None:
             raise SystemExit(f"There is no SGLang in {wheel}.")
         verdicts = verify(SERIES, tree, together(SERIES, tree))
-        return tree.version, {v.patch.name: WORDS[v.state] for v in verdicts}
+        return tree.version, {v.patch.name: word(v) for v in verdicts}
+
+
+def word(verdict: Verdict) -> str:
+    """The state in a word; a drifted patch has a note where its probe could not run."""
+    unprobed = verdict.state == "drifted" and verdict.note
+    return WORDS[verdict.state] + (", not probed" if unprobed else "")
 
 
 if __name__ == "__main__":
