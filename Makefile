@@ -10,8 +10,12 @@ PIP := install -q --disable-pip-version-check
 demo: setup
 	$(RUN) benchmark/demo.py
 
+# Three processes: the registered tests run patched, the unit tests of specpack do not,
+# and the server tests want the memory to themselves.
 test: setup
-	$(RUN) -m pytest
+	$(RUN) -m pytest -q test/unit
+	$(RUN) -m pytest -q test/registered
+	$(RUN) -m pytest -q test/server
 
 test-stock: setup
 	$(RUN) test/stock.py

@@ -1,4 +1,4 @@
-"""Loads the plugins for the tests that travel, which know nothing of them."""
+"""Prepares SGLang for the tests: its CPU engine, and plugins for those that travel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import pytest
 
 _REGISTERED = Path(__file__).parent / "registered"
 
+# SGLang reads it as its layers are imported, by whichever test does so first; on a GPU
+# it would switch that off.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+
 
 def pytest_collect_file(file_path: Path) -> None:
     """Let SGLang load its plugins before the first registered test imports it.
@@ -18,11 +23,6 @@ def pytest_collect_file(file_path: Path) -> None:
     """
     if file_path.suffix != ".py" or _REGISTERED not in file_path.parents:
         return
-    import torch
-
-    # SGLang's layers ask for it as they are imported; on a GPU it would switch that off.
-    if not torch.cuda.is_available():
-        os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     from sglang.srt.plugins import load_plugins
 
     try:
