@@ -5,7 +5,7 @@ QUANTIZE := .venv-quantize
 RUN := $(VENV)/bin/python
 PIP := install -q --disable-pip-version-check
 
-.PHONY: demo test test-stock lint fork setup
+.PHONY: demo test test-stock test-fork lint fork setup
 
 demo: setup
 	$(RUN) benchmark/demo.py
@@ -27,6 +27,12 @@ lint: setup
 fork: setup
 	$(RUN) -m pip download -q --disable-pip-version-check --no-deps --dest build sglang==0.5.23
 	$(RUN) -m specpack.export.fork build/sglang-0.5.23-*.whl build/sglang
+
+# The fork with no plugin but the CPU runtime: the travelling tests, and two server rows.
+test-fork: fork
+	PYTHONPATH=build/sglang/python SGLANG_USE_CPU_ENGINE=1 SGLANG_PLUGINS=cpu-reference \
+		$(RUN) -m pytest -q test/registered
+	$(RUN) -m pytest -q test/fork
 
 setup: $(VENV)/.ready $(QUANTIZE)/.ready
 

@@ -1,6 +1,6 @@
 """The main job on real servers: what a packed head does to speculation, stock and fixed.
 
-    python benchmark/demo.py [--prompts 32] [--max-tokens 64]
+    python benchmark/demo.py [--prompts 32] [--max-tokens 64] [--fork build/sglang]
 
 Starts one server per row on the CPU, prints the table, writes ``out/demo.json`` and
 exits 1 when a row is not what it must be.
@@ -39,7 +39,10 @@ OUT = ROOT / "out"
 sys.path.insert(0, str(FIXTURES / "train"))
 import problems  # noqa: E402  (the fixtures' generator, not a package)
 
-PLUGINS = {"stock": "cpu-reference", "specpack": "cpu-reference,specpack"}
+ENVIRONMENTS = {
+    "stock": {"SGLANG_PLUGINS": "cpu-reference"},
+    "specpack": {"SGLANG_PLUGINS": "cpu-reference,specpack"},
+}
 CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "intel_amx"),
     *("--disable-radix-cache", "--skip-server-warmup"),
@@ -166,7 +169,13 @@ def held_out_prompts(count: int) -> list[str]:
 
 
 def environment(sglang: str) -> dict[str, str]:
-    return {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_PLUGINS": PLUGINS[sglang]}
+    return {"SGLANG_USE_CPU_ENGINE": "1"} | ENVIRONMENTS[sglang]
+
+
+def serve_fixes_from(fork: Path) -> None:
+    """Let the specpack rows run on a tree with the series in it, without the plugin."""
+    paths = {"PYTHONPATH": str(fork / "python")}
+    ENVIRONMENTS["specpack"] = ENVIRONMENTS["stock"] | paths
 
 
 def speculation_flags(speculation: str, draft: str | None) -> tuple[str, ...]:
@@ -280,6 +289,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--fork", type=Path, help="a tree of `make fork` for specpack")
     return parser.parse_args()
 
 
@@ -296,6 +306,8 @@ def measure_with_progress(console: Console, options: argparse.Namespace) -> Meas
 
 def main() -> int:
     options, start = arguments(), time.monotonic()
+    if options.fork:
+        serve_fixes_from(options.fork)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for path, name in PREPARED:
         path(name)

@@ -80,7 +80,7 @@ def first_exception(log: Path) -> str | None:
 def last_words(log: Path) -> str:
     """Why a server ended: its first exception, else the last line of its log."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line]
-    return first_exception(log) or (lines[-1][:500] if lines else "it wrote nothing")
+    return first_exception(log) or (lines[-1][:2000] if lines else "it wrote nothing")
 
 
 @dataclass
