@@ -11,6 +11,7 @@ from pathlib import Path
 
 import demo
 import pytest
+
 from specpack.evals.generation import accept_length, agreement, complete_all
 from specpack.evals.server import Server
 
