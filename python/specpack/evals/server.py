@@ -69,18 +69,31 @@ def require_free(port: int) -> None:
             raise ServerError(f"port {port} is in use: choose another one") from None
 
 
-def first_exception(log: Path) -> str | None:
-    """The first exception line of a server log that is not another one's echo."""
+def exceptions(log: Path) -> tuple[list[str], list[str]]:
+    """The exception lines of a server log: causes, and the echoes of others."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     found = [m.group(0) for line in lines if (m := EXCEPTION.match(line))]
     causes = [line for line in found if not any(c in line for c in CONSEQUENCES)]
-    return next(iter(causes or found), None)
+    return causes, [line for line in found if line not in causes]
 
 
-def last_words(log: Path) -> str:
-    """Why a server ended: its first exception, else the last line of its log."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line]
-    return first_exception(log) or (lines[-1][:2000] if lines else "it wrote nothing")
+def first_exception(log: Path) -> str | None:
+    """The first exception line of a server log that is not another one's echo."""
+    causes, echoes = exceptions(log)
+    return next(iter(causes or echoes), None)
+
+
+def last_words(log: Path, status: int | None = None) -> str:
+    """Why a server ended: its first exception, else the last line of its log.
+
+    Healthy servers log echoes too, so one that was killed without a cause of its own
+    has ``status`` -9 for its reason.
+    """
+    if status == -signal.SIGKILL and not exceptions(log)[0]:
+        return "the server was killed, by hand or for want of memory"
+    lines = log.read_text(errors="replace").splitlines()
+    said = [line for line in lines if line and "server_args=" not in line]
+    return first_exception(log) or (said[-1][:2000] if said else "it wrote nothing")
 
 
 @dataclass
@@ -93,7 +106,7 @@ class Server:
 
     def check_alive(self) -> None:
         if (code := self.process.poll()) is not None:
-            reason = last_words(self.log)
+            reason = last_words(self.log, code)
             raise ServerError(f"{reason} (exit status {code}; log: {self.log})")
 
     def generate(
