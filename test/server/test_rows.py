@@ -10,7 +10,7 @@ PACKED_STOCK = ("w8a16-packed", "mtp", "stock", "NEXTN")
 
 @pytest.fixture(scope="module")
 def measured() -> demo.Measured:
-    return demo.measure(demo.held_out_prompts(32), max_tokens=64)
+    return demo.measure(demo.held_out_prompts(16), max_tokens=64)
 
 
 def test_every_row_is_as_the_table_says(measured: demo.Measured):

@@ -20,7 +20,8 @@ from typing import Any
 import httpx
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-STOP_SECONDS = 10
+STOP_SECONDS = 2  # SGLang sleeps 5 s in its own shutdown; nothing of ours is lost
+LOG_SECONDS = 10  # what a dying server may take to write why
 EXCEPTION = re.compile(r"^(?:\S+\] )?(?:[\w.]+\.)?(\w+(?:Error|Exception)): ?(.*)$")
 # What SGLang's other processes say of one that has died or does not listen yet.
 CONSEQUENCES = (
@@ -124,7 +125,7 @@ class Server:
         try:
             response = httpx.post(f"{self.url}/generate", json=request, timeout=timeout)
         except httpx.TransportError as error:
-            _await_end(self.process)
+            _await_end(self.process, LOG_SECONDS)
             self.check_alive()
             raise ServerError(f"no answer to a request: {error!r}") from error
         if response.status_code != 200:
@@ -134,7 +135,7 @@ class Server:
         return response.json()
 
 
-def _await_end(process: subprocess.Popen, seconds: float = STOP_SECONDS) -> None:
+def _await_end(process: subprocess.Popen, seconds: float) -> None:
     """A server that dropped a connection is usually dying: let it finish its log."""
     try:
         process.wait(seconds)
@@ -156,7 +157,7 @@ def _signal_group(process: subprocess.Popen, number: int) -> None:
 def stop(process: subprocess.Popen) -> None:
     """End the server's whole process group: asked first, then killed."""
     _signal_group(process, signal.SIGTERM)
-    _await_end(process)
+    _await_end(process, STOP_SECONDS)
     _signal_group(process, signal.SIGKILL)
     process.wait()
 
