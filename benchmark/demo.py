@@ -301,7 +301,9 @@ def measure_with_progress(console: Console, options: argparse.Namespace) -> Meas
         def tick(name: str) -> None:
             progress.update(task, advance=1, description=name)
 
-        return measure(prompts, options.max_tokens, tick=tick)
+        measured = measure(prompts, options.max_tokens, tick=tick)
+        progress.update(task, total=1, completed=1)  # a failing row asks less
+    return measured
 
 
 def main() -> int:
