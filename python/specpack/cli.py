@@ -9,7 +9,12 @@ from importlib import import_module
 
 import specpack
 
-COMMANDS = ("specpack.status", "specpack.export.command", "specpack.recipes.cli")
+COMMANDS = (
+    "specpack.status",
+    "specpack.export.command",
+    "specpack.recipes.cli",
+    "specpack.evals.cli",
+)
 """Modules with `add_parser(subparsers)`, which sets `run(arguments) -> int`."""
 
 
