@@ -150,3 +150,10 @@ def test_the_installed_sglang_is_judged_without_torch() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"SGLang {installed().version} at ")
+
+
+def test_a_reader_that_has_enough_gets_no_traceback() -> None:
+    command = f"{sys.executable} -m specpack status | true; echo ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert ended.stderr == ""
+    assert ended.stdout.strip() in ("0", "141")
