@@ -54,8 +54,7 @@ def test_six_requests_at_once(server: Server, prompts: list[str], sequential):
 
 def test_sampled_requests_are_answered(server: Server, prompts: list[str]):
     draws = [
-        server.generate(prompts[0], temperature=5, max_new_tokens=48)
-        for _ in range(4)
+        server.generate(prompts[0], temperature=5, max_new_tokens=48) for _ in range(4)
     ]
     assert len({tuple(draw["output_ids"]) for draw in draws}) > 1
     assert all(draw["meta_info"]["spec_verify_ct"] > 0 for draw in draws)
