@@ -25,7 +25,7 @@ def dense_nextn(start, dense_target: Path):
 
 
 def answer(text: str) -> str:
-    """The number of an answer that ends after it; a repetition loop has no such end."""
+    """What follows the last mark: the number alone, unless the text goes on in a loop."""
     return text.rpartition("#### ")[2].strip()
 
 
