@@ -1,5 +1,7 @@
 """DFlash2's selector over a packed target head inside a CUDA graph."""
 
+import os
+import sys
 import unittest
 from types import SimpleNamespace
 
@@ -17,26 +19,12 @@ from sglang.test.ci.ci_register import register_cuda_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from dflash_heads import W8A16  # noqa: E402
+
 register_cuda_ci(est_time=60, stage="base-b", runner_config="1-gpu-small")
 
 HIDDEN, VOCAB, BLOCK, BLOCKS = 256, 1000, 8, 4  # VOCAB is not a multiple of 64
-W8A16 = {
-    "format": "pack-quantized",
-    "quant_method": "compressed-tensors",
-    "config_groups": {
-        "group_0": {
-            "targets": ["re:.*lm_head"],
-            "weights": {
-                "num_bits": 8,
-                "type": "int",
-                "symmetric": True,
-                "strategy": "group",
-                "group_size": 128,
-            },
-        }
-    },
-    "ignore": [],
-}
 
 
 def make_head():
