@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from specpack.export.sources import Refusal, find, source_of
 from specpack.seams.fingerprint import fingerprint
-from specpack.seams.kinds import FunctionSeam, Seam
+from specpack.seams.kinds import FunctionSeam, NewModule, Seam
 from specpack.seams.source import Tree, installed
 from specpack.seams.verify import Problem, Verdict
 
@@ -45,6 +45,8 @@ def _changes(problem: Problem, tree: Tree, verified: Tree | None) -> list[str]:
 
 def _function(seam: Seam, tree: Tree) -> str | None:
     text = tree.text(seam.module)
+    if isinstance(seam, NewModule):
+        return text
     try:
         return text and source_of(text, find(text, seam.qualname))
     except Refusal:

@@ -23,7 +23,14 @@ from specpack.export.body import (
     without_return,
 )
 from specpack.export.cycles import closes_circle
-from specpack.export.imports import Import, add, block, bound_names
+from specpack.export.imports import (
+    Import,
+    add,
+    block,
+    bound_names,
+    imports_in,
+    in_their_order,
+)
 from specpack.export.sources import (
     Definition,
     Refusal,
@@ -32,6 +39,7 @@ from specpack.export.sources import (
     find,
     first_line,
     insert,
+    parsed,
     replace,
 )
 from specpack.seams.kinds import (
@@ -39,15 +47,20 @@ from specpack.seams.kinds import (
     Around,
     Attribute,
     Guard,
+    NewModule,
     Patch,
     Replace,
     Seam,
 )
+from specpack.seams.modules import source_file
 
 
 def write(patch: Patch, sources: Sources) -> None:
-    """Write one patch into the sources. Raises Refusal."""
-    for seam in patch.seams:
+    """Write one patch into the sources. Raises Refusal.
+
+    New modules first: what they import decides where imports of them can stand.
+    """
+    for seam in sorted(patch.seams, key=lambda seam: not isinstance(seam, NewModule)):
         try:
             _EDITS[type(seam)](seam, patch, sources)
         except Refusal as refusal:
@@ -95,12 +108,22 @@ def _attribute(seam: Attribute, patch: Patch, sources: Sources) -> None:
     sources.edited[seam.module] = placing.assignment(text, seam, source)
 
 
+def _new_module(seam: NewModule, patch: Patch, sources: Sources) -> None:
+    text = source_file(seam.source).read_text(encoding="utf-8")
+    for node in ast.walk(parsed(text)):
+        for imported in imports_in(node):
+            if imported.module.partition(".")[0] == "specpack":
+                raise Refusal(f"{imported.bound} comes from {imported.module}")
+    sources.edited[seam.module] = in_their_order(text)
+
+
 _EDITS: dict[type[Seam], Callable[..., None]] = {
     Guard: _guard,
     Around: _around,
     Replace: _replace,
     Addition: _addition,
     Attribute: _attribute,
+    NewModule: _new_module,
 }
 
 

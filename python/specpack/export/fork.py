@@ -68,9 +68,19 @@ def repack(wheel: Path, package: Path) -> Path:
             info.filename = info.filename.replace(f"{old}.", f"{new}.", 1)
             archive.writestr(info, data, zipfile.ZIP_DEFLATED)
             records.append(_record(info.filename, data))
+        for name in _new_files(package, set(base.namelist())):
+            data = (package / name).read_bytes()
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+            records.append(_record(name, data))
         record = f"{new}.dist-info/RECORD"
         archive.writestr(record, "".join([*records, f"{record},,\n"]))
     return made
+
+
+def _new_files(package: Path, known: set[str]) -> list[str]:
+    """The modules below a folder that are not among the known names."""
+    files = package.rglob("*.py")
+    return sorted({file.relative_to(package).as_posix() for file in files} - known)
 
 
 def _content(base: zipfile.ZipFile, name: str, package: Path, version: str) -> bytes:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from specpack.export.sources import insert, parsed, replace
+from specpack.export.sources import Refusal, insert, parsed, replace
 
 LINE_LENGTH = 88
 _TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
@@ -115,6 +115,15 @@ def block(imports: Iterable[Import], indent: str = "") -> str:
         lines.append(source)
         last = key[0]
     return "\n".join(lines)
+
+
+def in_their_order(text: str) -> str:
+    """The imports as SGLang's isort has them, to which `sglang` is the first party."""
+    try:
+        import isort
+    except ImportError as error:
+        raise Refusal("export formats with isort: pip install isort") from error
+    return isort.code(text, profile="black", known_first_party=["sglang"])
 
 
 def add(text: str, imported: Import) -> str:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from specpack.seams.kinds import Addition, Attribute, Guard, Patch, Seam
+from specpack.seams.kinds import (
+    Addition,
+    Attribute,
+    Guard,
+    NewModule,
+    Patch,
+    Seam,
+)
+from specpack.seams.modules import source_file
+
+_KEEPING = (Guard, Addition, Attribute, NewModule)
 
 
 def subject(patch: Patch) -> str:
@@ -38,10 +49,18 @@ def _motivation(patch: Patch) -> str:
 
 def _modification(seam: Seam) -> str:
     """The place, and the first paragraph of what we have to say about it."""
-    said = [inspect.getdoc(body) or "" for body in _bodies(seam)]
+    place, said = f"- `{seam.qualname}` in `{seam.module}`", _docstrings(seam)
+    if isinstance(seam, NewModule):
+        place = f"- `{seam.module}`, new"
     what = " ".join(text.split("\n\n")[0].replace("``", "`") for text in said)
-    place = f"- `{seam.qualname}` in `{seam.module}`"
     return _wrapped(f"{place}: {what}" if what else place, "  ")
+
+
+def _docstrings(seam: Seam) -> list[str]:
+    if isinstance(seam, NewModule):
+        module = ast.parse(source_file(seam.source).read_text(encoding="utf-8"))
+        return [ast.get_docstring(module) or ""]
+    return [inspect.getdoc(body) or "" for body in _bodies(seam)]
 
 
 def _bodies(seam: Seam) -> list[Callable[..., Any]]:
@@ -50,7 +69,7 @@ def _bodies(seam: Seam) -> list[Callable[..., Any]]:
 
 
 def _accuracy(patch: Patch, tests: tuple[str, ...]) -> str:
-    kept = all(isinstance(s, (Guard, Addition, Attribute)) for s in patch.seams)
+    kept = all(isinstance(seam, _KEEPING) for seam in patch.seams)
     text = (
         "Whatever the new lines do not match takes its present path. " if kept else ""
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import specpack
 from specpack.export import edits
 from specpack.export.drift import explain
+from specpack.export.imports import in_their_order
 from specpack.export.message import message
 from specpack.export.sources import Refusal, Sources
 from specpack.export.untouched import same_elsewhere
@@ -95,7 +96,7 @@ def _changed_files(patch: Patch, sources: Sources, package: str) -> dict[str, st
         if text == old:
             continue
         names = {seam.qualname for seam in patch.seams if seam.module == module}
-        if not same_elsewhere(old, text, names):
+        if old is not None and not same_elsewhere(old, text, names):
             raise Refusal(f"{patch.name}: more of {module} would change than it may.")
         path = sources.path(module).relative_to(sources.tree.root.parent)
         files[f"{package}/{path.as_posix()}"] = text
@@ -127,7 +128,7 @@ def _test_files(patch: Patch, paths: Iterable[str], present: IsTaken) -> dict[st
     files = {}
     for path in paths:
         target = f"test/registered/{path}"
-        text = _in_their_order(_our_test(path))
+        text = in_their_order(_our_test(path))
         if present(target) not in (None, text):
             target = _beside(target, patch)
             if present(target) not in (None, text):
@@ -141,15 +142,6 @@ def _our_test(path: str) -> str:
     if not file.is_file():
         raise Refusal(f"There is no {file}: export from a checkout of specpack.")
     return file.read_text(encoding="utf-8")
-
-
-def _in_their_order(text: str) -> str:
-    """The imports as SGLang's isort has them, to which `sglang` is the first party."""
-    try:
-        import isort
-    except ImportError as error:
-        raise Refusal("export formats with isort: pip install isort") from error
-    return isort.code(text, profile="black", known_first_party=["sglang"])
 
 
 def _beside(path: str, patch: Patch) -> str:

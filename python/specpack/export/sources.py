@@ -28,10 +28,10 @@ class Sources:
         return self.edited.get(module) or self.tree.text(module)
 
     def path(self, module: str) -> Path:
-        """The file of a module that exists."""
+        """The file of a module, of one that is new too."""
         path = self.tree.root.parent.joinpath(*module.split("."))
-        file = path.with_suffix(".py")
-        return file if file.is_file() else path / "__init__.py"
+        package = path / "__init__.py"
+        return package if package.is_file() else path.with_suffix(".py")
 
 
 @functools.lru_cache(maxsize=64)

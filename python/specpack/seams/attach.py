@@ -12,7 +12,16 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
-from specpack.seams.kinds import CONTINUE, Around, Attribute, Guard, Replace, Seam
+from specpack.seams.kinds import (
+    CONTINUE,
+    Around,
+    Attribute,
+    Guard,
+    NewModule,
+    Replace,
+    Seam,
+)
+from specpack.seams.modules import is_ours, provide
 
 _MARK = "__specpack_seam__"
 _MISSING = object()
@@ -31,6 +40,8 @@ def attach_all(seams: Iterable[Seam]) -> None:
     by_module: dict[str, list[Seam]] = defaultdict(list)
     by_importer: dict[str, list[Seam]] = defaultdict(list)
     for seam in seams:
+        if isinstance(seam, NewModule):
+            provide(seam)
         by_module[seam.module].append(seam)
         for importer in seam.importers:
             by_importer[importer.partition(":")[0]].append(seam)
@@ -68,6 +79,8 @@ def attach(seam: Seam, module: ModuleType) -> None:
 
 def is_attached(seam: Seam, module: ModuleType) -> bool:
     """Whether the target's binding is ours, alone or below later wrappers."""
+    if isinstance(seam, NewModule):
+        return is_ours(seam, module)
     present = vars(_owner(seam, module)).get(seam.name, _MISSING)
     if isinstance(seam, Attribute):
         return present is seam.value
@@ -112,6 +125,8 @@ def _owner(seam: Seam, module: ModuleType) -> Any:
 
 def _install(seam: Seam, owner: Any) -> None:
     present = vars(owner).get(seam.name, _MISSING)
+    if isinstance(seam, NewModule):
+        raise NotAttached(f"specpack.seams: {seam.target} is not ours: {owner!r}.")
     if isinstance(seam, Attribute):
         setattr(owner, seam.name, seam.value)
     elif seam.kind == "addition":

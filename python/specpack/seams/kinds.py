@@ -123,6 +123,19 @@ class Attribute(Seam):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class NewModule(Seam):
+    """A module that SGLang must not have yet; `target` is its dotted name there.
+
+    `source` is the module of ours whose file it is. That file is only found, never
+    imported, under its name here: it may import SGLang and torch at its top, and
+    must not refer to this package.
+    """
+
+    kind: ClassVar[str] = "new module"
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Patch:
     """One fault and its seams.
 

@@ -28,6 +28,10 @@ class Tree:
             self._texts[module] = self._read(module)
         return self._texts[module]
 
+    def has_package(self, package: str) -> bool:
+        """Whether the tree has a folder for a package, `__init__.py` in it or not."""
+        return self.root.parent.joinpath(*package.split(".")).is_dir()
+
     def _read(self, module: str) -> str | None:
         path = self.root.parent.joinpath(*module.split("."))
         for file in (path.with_suffix(".py"), path / "__init__.py"):

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specpack.seams.fingerprint import canonical, fingerprint, parse_block
-from specpack.seams.kinds import ABSENT, Addition, Attribute, FunctionSeam, Patch, Seam
+from specpack.seams.kinds import (
+    ABSENT,
+    Addition,
+    Attribute,
+    FunctionSeam,
+    NewModule,
+    Patch,
+    Seam,
+)
 from specpack.seams.source import (
     Tree,
     defines,
@@ -90,6 +98,9 @@ def _verdict(patch: Patch, tree: Tree, probe: RunProbe) -> Verdict:
 
 def problems_of(seam: Seam, tree: Tree) -> list[Problem]:
     """What in the tree differs from what the seam was verified on."""
+    if isinstance(seam, NewModule):
+        found = _new_module_problem(seam, tree)
+        return [found] if found else []
     text = tree.text(seam.module)
     if text is None:
         return [Problem(seam, "is in a module that this release does not have")]
@@ -143,6 +154,14 @@ def _addition_problem(seam: Addition, text: str) -> Problem | None:
     if not has_scope(text, seam.qualname):
         return Problem(seam, "belongs to a class that this release does not have")
     if defines(text, seam.qualname):
+        return Problem(seam, "exists already in this release")
+    return None
+
+
+def _new_module_problem(seam: NewModule, tree: Tree) -> Problem | None:
+    if not tree.has_package(seam.module.rpartition(".")[0]):
+        return Problem(seam, "belongs to a package that this release does not have")
+    if tree.text(seam.module) is not None:
         return Problem(seam, "exists already in this release")
     return None
 

@@ -19,6 +19,8 @@ from specpack.seams.source import installed
 from specpack.series import SERIES
 
 TREE = installed()
+# Environment variables that the exported tree reads under the same name.
+SETTINGS = ("SPECPACK_LOAD_AUDIT",)
 pytestmark = pytest.mark.skipif(TREE is None, reason="needs SGLang's source")
 
 
@@ -68,6 +70,12 @@ def changed_lines(before: str, after: str) -> list[tuple[int, int]]:
     ]
 
 
+def names_specpack(text: str) -> bool:
+    for setting in SETTINGS:
+        text = text.replace(setting, "")
+    return "specpack" in text.lower()
+
+
 def test_every_patch_is_a_commit_that_changes_something(plan: Plan) -> None:
     assert [commit.patch for commit in plan.commits] == list(SERIES)
     assert all(commit.files for commit in plan.commits) and not plan.notes
@@ -88,9 +96,9 @@ def test_every_registered_test_travels(plan: Plan) -> None:
 
 def test_nothing_exported_knows_of_specpack(plan: Plan) -> None:
     for commit in plan.commits:
-        assert "specpack" not in commit.message.lower()
+        assert not names_specpack(commit.message)
         for path, text in commit.files.items():
-            assert "specpack" not in text.lower(), path
+            assert not names_specpack(text), path
 
 
 def test_every_other_function_is_byte_for_byte(modules: dict[str, str]) -> None:
@@ -98,7 +106,10 @@ def test_every_other_function_is_byte_for_byte(modules: dict[str, str]) -> None:
         seams = [s for p in SERIES for s in p.seams if s.module == module]
         ours = {seam.qualname for seam in seams}
         new = {seam.qualname for seam in seams if isinstance(seam, Addition)}
-        before = [pair for pair in functions(TREE.text(module)) if pair[0] not in ours]
+        stock = TREE.text(module)
+        if stock is None:
+            continue
+        before = [pair for pair in functions(stock) if pair[0] not in ours]
         after = [pair for pair in functions(text) if pair[0] not in ours]
         assert before == after
         assert new <= dict(functions(text)).keys()
@@ -106,7 +117,7 @@ def test_every_other_function_is_byte_for_byte(modules: dict[str, str]) -> None:
 
 def test_changed_lines_are_as_black_writes_them(modules: dict[str, str]) -> None:
     for module, text in modules.items():
-        lines = changed_lines(TREE.text(module), text)
+        lines = changed_lines(TREE.text(module) or "", text)
         mode = black.Mode(target_versions={black.TargetVersion.PY310})
         assert black.format_str(text, mode=mode, lines=lines) == text, module
 

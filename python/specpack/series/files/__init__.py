@@ -1,0 +1,1 @@
+"""Whole files the series adds to SGLang, at the mirrored path; found, not imported."""

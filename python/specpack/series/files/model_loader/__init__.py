@@ -1,0 +1,1 @@
+"""Files below `sglang/srt/model_loader`."""
