@@ -9,22 +9,30 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmark"))
-import demo  # noqa: E402  (a script, not a package)
+import matrix  # noqa: E402  (a script, not a package)
 
 FORK = ROOT / "build" / "sglang"
-ROWS = [
+ROWS = (
     ("w8a16-packed", "mtp", "specpack", "NEXTN"),
     ("w8a16-packed", "dflash2-w8a16", "specpack", "DFLASH"),
-]
+)
 
 
-@pytest.mark.parametrize("key", ROWS, ids=demo.label)
-def test_fork_and_plugin_serve_alike(key: demo.Key, monkeypatch: pytest.MonkeyPatch):
-    prompts = demo.held_out_prompts(16)
-    plugin, answers = demo.measure(prompts, max_tokens=64, keys=[key])
-    monkeypatch.setitem(demo.ENVIRONMENTS, "specpack", {})
-    demo.serve_fixes_from(FORK)
-    fork, fork_answers = demo.measure(prompts, max_tokens=64, keys=[key])
-    assert fork[key].error is None
-    assert fork_answers == answers
-    assert fork[key].accept_length == plugin[key].accept_length >= 3.0
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> list[matrix.Matrix]:
+    """The rows with the plugin, then on the forked tree."""
+    root = tmp_path_factory.mktemp("rows")
+    both = [
+        matrix.Matrix(root / name, examples=16, max_tokens=64, keys=ROWS, fork=fork)
+        for name, fork in (("plugin", None), ("fork", FORK))
+    ]
+    assert [each.evaluate() for each in both] == [0, 0]
+    return both
+
+
+@pytest.mark.parametrize("key", ROWS, ids=matrix.name_of)
+def test_fork_and_plugin_serve_alike(key: matrix.Key, served: list[matrix.Matrix]):
+    plugin, fork = served
+    assert fork.completions(key) == plugin.completions(key)
+    lengths = [each.report()[key]["accept_length_histogram"] for each in served]
+    assert lengths[0] == lengths[1] >= 3.0

@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from specpack.evals.server import Launch, Server, serve
+from specpack.evals.settings import Run, server_flags
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "benchmark"), str(Path(__file__).parent)]
-import demo  # noqa: E402  (a script, not a package)
+import matrix  # noqa: E402  (a script, not a package)
+from matrix import problems  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,7 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
-    return demo.held_out_prompts(16)
+    """Two-step problems that the target was not trained on, with 0 to 5 shots."""
+    shots = list(islice(problems.stream(2, held_out=False), 5))
+    asked = islice(problems.stream(3, held_out=True, steps=2), 16)
+    return [problems.prompt(p.question, shots[: i % 6]) for i, p in enumerate(asked)]
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +43,8 @@ def start(tmp_path_factory: pytest.TempPathFactory):
     ) -> AbstractContextManager[Server]:
         launch = Launch(
             model,
-            (*demo.CPU_FLAGS, *demo.SPECULATION[speculation], *flags),
-            demo.environment(sglang) | environment,
+            (*matrix.CPU_FLAGS, *server_flags(Run(algorithm=speculation)), *flags),
+            matrix.environment(sglang) | environment,
         )
         return serve(launch, logs / f"{len(list(logs.iterdir()))}.log")
 
@@ -47,12 +53,12 @@ def start(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def packed_target() -> Path:
-    return demo.target_path("w8a16-packed")
+    return matrix.target_path("w8a16-packed")
 
 
 @pytest.fixture(scope="session")
 def dense_target() -> Path:
-    return demo.target_path("bf16")
+    return matrix.target_path("bf16")
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import demo
+import matrix
 import pytest
 import torch
+from asking import accept_length, agreement, complete_all, generate
 from safetensors.torch import load_file, save_file
 
-from specpack.evals.generation import accept_length, agreement, complete_all
 from specpack.evals.server import Server
 
 sys.path.append(str(Path(__file__).parents[1] / "registered" / "unit" / "spec"))
-DRAFT = demo.FIXTURES / "draft"
+DRAFT = matrix.FIXTURES / "draft"
 QUANTIZED = ("o_proj", "gate_proj", "up_proj", "down_proj", "fc")
 
 
@@ -35,7 +35,7 @@ def write_draft(folder: Path, tensors: dict[str, torch.Tensor], **config) -> Pat
 
 @pytest.fixture(scope="module")
 def server(start, packed_target: Path) -> Iterator[Server]:
-    draft = demo.draft_path("dflash2-w8a16")
+    draft = matrix.draft_path("dflash2-w8a16")
     with start(packed_target, "specpack", "DFLASH", *flags(draft)) as server:
         yield server
 
@@ -54,7 +54,7 @@ def test_six_requests_at_once(server: Server, prompts: list[str], sequential):
 
 def test_sampled_requests_are_answered(server: Server, prompts: list[str]):
     draws = [
-        server.generate(prompts[0], temperature=5, max_new_tokens=48) for _ in range(4)
+        generate(server, prompts[0], temperature=5, max_new_tokens=48) for _ in range(4)
     ]
     assert len({tuple(draw["output_ids"]) for draw in draws}) > 1
     assert all(draw["meta_info"]["spec_verify_ct"] > 0 for draw in draws)

@@ -5,7 +5,7 @@ That the activations really are float32 there is pinned by the registered unit t
 
 from __future__ import annotations
 
-from specpack.evals.generation import accept_length, complete_all
+from asking import accept_length, complete_all
 
 
 def test_drafts_are_followed(start, packed_target, prompts):

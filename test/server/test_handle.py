@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-import demo
+import matrix
 import pytest
 
 from specpack.evals.server import Launch, ServerError, serve
@@ -62,8 +62,8 @@ def test_an_ended_parent_leaves_no_process(number, dense_target: Path, tmp_path:
     marker = f"SPECPACK_TEST={tmp_path}"
     name, value = marker.split("=")
     parent = subprocess.Popen(
-        [sys.executable, "-c", HOLD, dense_target, tmp_path / "log", *demo.CPU_FLAGS],
-        env=os.environ | demo.environment("stock") | {name: value},
+        [sys.executable, "-c", HOLD, dense_target, tmp_path / "log", *matrix.CPU_FLAGS],
+        env=os.environ | matrix.environment("stock") | {name: value},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from demo import FIXTURES
+from asking import complete_all, generate
+from matrix import FIXTURES
 from transformers import AutoTokenizer, Qwen3_5ForConditionalGeneration
 
-from specpack.evals.generation import complete_all
 from specpack.evals.server import Server
 
 TARGET = FIXTURES / "target"
@@ -28,7 +28,8 @@ def expected_logprobs(prompt: str, dtype: torch.dtype) -> torch.Tensor:
 
 def served_logprobs(server: Server, prompt: str) -> torch.Tensor:
     """[T-1, V] log-probabilities of a prefill, after each token but the last."""
-    answer = server.generate(
+    answer = generate(
+        server,
         prompt,
         request=dict(return_logprob=True, logprob_start_len=0, top_logprobs_num=VOCAB),
         temperature=0,

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import demo
+import matrix
 import pytest
 
 PACKED_STOCK = ("w8a16-packed", "mtp", "stock", "NEXTN")
 
 
 @pytest.fixture(scope="module")
-def measured() -> demo.Measured:
-    return demo.measure(demo.held_out_prompts(16), max_tokens=64)
+def measured(tmp_path_factory: pytest.TempPathFactory) -> matrix.Matrix:
+    out = tmp_path_factory.mktemp("rows") / "eval"
+    measured = matrix.Matrix(out, examples=16, max_tokens=64)
+    assert measured.evaluate() == 0
+    return measured
 
 
-def test_every_row_is_as_the_table_says(measured: demo.Measured):
-    assert list(demo.wrong(*measured)) == []
+def test_every_row_is_as_the_table_says(measured: matrix.Matrix):
+    assert list(measured.wrong()) == []
 
 
-def test_stock_quotes_the_missing_weight_in_one_line(measured: demo.Measured):
-    rows, _ = measured
-    assert demo.NO_WEIGHT in rows[PACKED_STOCK].error
-    assert "\n" not in rows[PACKED_STOCK].error
+def test_stock_quotes_the_missing_weight_in_one_line(measured: matrix.Matrix):
+    error = measured.report()[PACKED_STOCK]["error"]
+    assert matrix.NO_WEIGHT in error
+    assert "\n" not in error
 
 
-def test_the_dense_drafts_are_followed(measured: demo.Measured):
-    rows, _ = measured
-    assert rows[demo.DENSE_NEXTN].accept_length >= 3.0
-    assert rows[demo.DENSE_DFLASH].accept_length >= 3.5
+def test_the_dense_drafts_are_followed(measured: matrix.Matrix):
+    rows = measured.report()
+    assert rows[matrix.DENSE_NEXTN]["accept_length"] >= 3.0
+    assert rows[matrix.DENSE_DFLASH]["accept_length"] >= 3.5

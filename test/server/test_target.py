@@ -9,10 +9,10 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-import demo
 import pytest
+from asking import accept_length, agreement, complete_all
+from matrix import problems
 
-from specpack.evals.generation import accept_length, agreement, complete_all
 from specpack.evals.server import Server
 
 UNSHARED = Path(__file__).parent / "unshared"
@@ -31,8 +31,8 @@ def answer(text: str) -> str:
 
 @pytest.mark.parametrize(("steps", "share"), [(1, 0.8), (2, 0.4)])
 def test_held_out_problems_are_solved(dense_nextn: Server, steps: int, share: float):
-    asked = list(islice(demo.problems.stream(5, held_out=True, steps=steps), 25))
-    prompts = [demo.problems.prompt(p.question) for p in asked]
+    asked = list(islice(problems.stream(5, held_out=True, steps=steps), 25))
+    prompts = [problems.prompt(p.question) for p in asked]
     answers = complete_all(dense_nextn, prompts, max_tokens=128)
     right = sum(answer(a.text) == p.result for a, p in zip(answers, asked))
     assert right >= share * len(asked)

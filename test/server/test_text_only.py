@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from specpack.evals.generation import accept_length, agreement, complete_all
+from asking import accept_length, agreement, complete_all
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures"))
 from relabel import text_only  # noqa: E402  (a script beside the fixtures)

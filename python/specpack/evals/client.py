@@ -162,7 +162,8 @@ def generate_request(prompt: str, sampling: Sampling) -> tuple[str, dict[str, An
 
 def chat_fields(response: Mapping[str, Any]) -> tuple[list[int], str, dict[str, Any]]:
     choice = response["choices"][0]
-    return choice["token_ids"], choice["message"]["content"] or "", choice["meta_info"]
+    text = choice["message"]["content"] or ""
+    return choice["response_token_ids"], text, choice["meta_info"]
 
 
 def generate_fields(

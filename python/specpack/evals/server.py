@@ -14,14 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import httpx
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STOP_SECONDS = 2  # SGLang sleeps 5 s in its own shutdown; nothing of ours is lost
-LOG_SECONDS = 10  # what a dying server may take to write why
 EXCEPTION = re.compile(r"^(?:\S+\] )?(?:[\w.]+\.)?(\w+(?:Error|Exception)): ?(.*)$")
 # What SGLang's other processes say of one that has died or does not listen yet.
 CONSEQUENCES = (
@@ -109,30 +106,6 @@ class Server:
         if (code := self.process.poll()) is not None:
             reason = last_words(self.log, code)
             raise ServerError(f"{reason} (exit status {code}; log: {self.log})")
-
-    def generate(
-        self,
-        text: str,
-        request: Mapping[str, Any] = MappingProxyType({}),
-        timeout: float = 300,
-        **sampling: Any,
-    ) -> dict:
-        """One ``/generate`` request: the response with ``text`` and ``meta_info``.
-
-        ``sampling`` are its sampling parameters, ``request`` its other fields.
-        """
-        request = {"text": text, "sampling_params": sampling, **request}
-        try:
-            response = httpx.post(f"{self.url}/generate", json=request, timeout=timeout)
-        except httpx.TransportError as error:
-            _await_end(self.process, LOG_SECONDS)
-            self.check_alive()
-            raise ServerError(f"no answer to a request: {error!r}") from error
-        if response.status_code != 200:
-            raise ServerError(
-                f"HTTP {response.status_code}: {response.text[:300]} (log: {self.log})"
-            )
-        return response.json()
 
 
 def _await_end(process: subprocess.Popen, seconds: float) -> None:

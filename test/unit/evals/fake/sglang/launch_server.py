@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
         if "messages" in request:
             ids, text, meta = self.completed(request["messages"][0]["content"])
             message = {"role": "assistant", "content": text}
-            choice = {"message": message, "token_ids": ids, "meta_info": meta}
+            choice = {"message": message, "response_token_ids": ids, "meta_info": meta}
             return self.reply({"choices": [choice]})
         ids, text, meta = self.completed(request["text"])
         self.reply({"text": text, "output_ids": ids, "meta_info": meta})
