@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from specpack.seams import Patch
 from specpack.series.layers import logits_processor
+from specpack.series.managers.scheduler_components import metrics_reporter
 from specpack.series.model_loader import loader
 from specpack.series.models import dflash, dflash_loading, qwen3_5, qwen3_5_text
 from specpack.series.speculative import (
@@ -32,4 +33,5 @@ SERIES: tuple[Patch, ...] = (
     dflash_loading.FC,
     loader.PATCH,
     dflash_utils.PATCH,
+    metrics_reporter.PATCH,
 )

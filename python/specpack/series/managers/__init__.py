@@ -1,0 +1,1 @@
+"""Patches of `sglang.srt.managers`, one module per file."""

@@ -1,0 +1,1 @@
+"""Patches of `sglang.srt.managers.scheduler_components`, one module per file."""
