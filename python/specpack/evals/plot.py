@@ -57,10 +57,18 @@ def draw_lengths(
     axes.grid(axis="x", alpha=0.3)
 
 
+def whole_shares(row: Row, rows: Sequence[Row]) -> list[float]:
+    """A share for every position: SGLang leaves out those that no draft ever reached."""
+    alike = [r for r in rows if r["speculation"] == row["speculation"]]
+    positions = max(len(r["correct_draft_shares"]) for r in alike)
+    shares = row["correct_draft_shares"]
+    return [*shares, *[0.0] * (positions - len(shares))]
+
+
 def draw_shares(axes: Any, rows: Sequence[Row]) -> None:
     """Stock dashed, and wider than specpack, which would hide the same values."""
     for at, row in enumerate(rows):
-        shares = row["correct_draft_shares"]
+        shares = whole_shares(row, rows)
         style, width = ("--", 3.5) if row["sglang"] == "stock" else ("o-", 1.2)
         look = {"lw": width, "ms": 4, "color": f"C{at}", "label": row["name"]}
         axes.plot(range(1, len(shares) + 1), shares, style, **look)
