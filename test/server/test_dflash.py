@@ -45,6 +45,10 @@ def sequential(server: Server, prompts: list[str]):
     return complete_all(server, prompts, max_tokens=64)
 
 
+def test_the_load_audit_has_nothing_to_say(server: Server):
+    assert "checkpoint does not fit" not in server.log.read_text()
+
+
 def test_six_requests_at_once(server: Server, prompts: list[str], sequential):
     with ThreadPoolExecutor(6) as pool:
         at_once = list(pool.map(lambda p: complete_all(server, [p], 64)[0], prompts))

@@ -1,141 +1,128 @@
-"""A quantized DFlash draft's first complete load leaves no parameter unfilled."""
+"""A model's first complete load is judged: what stayed unfilled, unread or misread."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Tuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Tuple
+from unittest import mock
 
-from specpack.seams import Addition, Around, Patch
+from specpack.seams import CONTINUE, Around, Guard, NewModule, Patch
 from specpack.series import probes
 
 if TYPE_CHECKING:
     import torch
 
-
-def missing_draft_parameters(draft: torch.nn.Module, names: Iterable[str]) -> list[str]:
-    """The parameters of a draft that a checkpoint with these tensors does not fill.
-
-    A fused projection needs all its shards, or itself. Left out are those a
-    checkpoint need not have: scales of a KV cache, the unread shape of packed
-    weights, and the activation scale that a weight-only NVFP4 method keeps without
-    reading it.
-    """
-    from sglang.srt.layers.quantization.modelopt_quant import (
-        ModelOptNvFp4A16LinearMethod,
-    )
-    from sglang.srt.models.dflash import find_draft_module, locate_draft_tensor
-
-    shards = {"qkv_proj": {"q", "k", "v"}, "gate_up_proj": {0, 1}}
-    optional = (".k_scale", ".v_scale", ".weight_shape")
-    found = {}
-    for name in names:
-        parameter, shard = locate_draft_tensor(draft, name)
-        found.setdefault(parameter, set()).add(shard)
-    missing = []
-    for parameter, _ in draft.named_parameters():
-        path = parameter.rpartition(".")[0]
-        needed = shards.get(path.rpartition(".")[2], {None})
-        present = found.get(parameter, set())
-        method = getattr(find_draft_module(draft, path), "quant_method", None)
-        unread = parameter.endswith(".input_scale") and isinstance(
-            method, ModelOptNvFp4A16LinearMethod
-        )
-        if not (
-            None in present
-            or needed <= present
-            or unread
-            or parameter.endswith(optional)
-        ):
-            missing.append(parameter)
-    return missing
+_PACKAGE = "sglang.srt.model_loader"
+_FILES = "specpack.series.files.model_loader"
 
 
-def audit_first_load(
-    self: Any, weights: Iterable[Tuple[str, torch.Tensor]]
-) -> Iterator[Tuple[str, torch.Tensor]]:
-    """Yield the tensors of the first complete checkpoint, then refuse what it lacks.
+def after_initialize_model(
+    result: torch.nn.Module,
+    model_config: Any,
+    load_config: Any,
+    quant_config: Optional[Any] = None,
+) -> torch.nn.Module:
+    """Tell the model's loads what they are to be judged by."""
+    from sglang.srt.model_loader.load_audit import plan_load_audit
 
-    Only for a draft that describes its quantization. Later loads pass through, since
-    weight updates may bring parts. Raises ValueError.
-    """
-    from sglang.srt.models.dflash import missing_draft_parameters
-
-    first = self.describes_quantization and not getattr(self, "was_audited", False)
-    self.was_audited = True
-    names = []
-    for name, tensor in weights:
-        names.append(name)
-        yield name, tensor
-    missing = missing_draft_parameters(self, names) if first else []
-    if missing:
-        raise ValueError(
-            f"The quantized DFLASH draft checkpoint leaves {len(missing)} parameters "
-            f"unfilled: {', '.join(missing)}. Either tensors are missing, or the "
-            "quantization_config in its config.json names modules that are stored "
-            "dense: list those under its `ignore`."
-        )
+    plan_load_audit(result, model_config, quantizes=quant_config is not None)
+    return result
 
 
-def before_load_weights_and_postprocess(
+def load_weights_only(
     model: torch.nn.Module,
     weights: Iterable[Tuple[str, torch.Tensor]],
     target_device: torch.device,
-) -> dict[str, Any]:
-    """Let a model watch the complete checkpoint that is loaded into it.
+) -> Any:
+    """Watch the load, and judge it before quant methods rework the parameters.
 
-    Weight updates call its ``load_weights`` too, with parts of one.
+    Weight updates come this way, too, with parts of a checkpoint.
     """
-    audit = getattr(model, "audit_first_load", None)
+    from sglang.srt.model_loader.load_audit import audited, begin_load_audit
+    from sglang.srt.model_loader.loader import DefaultModelLoader
+
+    audit = begin_load_audit(model)
     if audit is not None:
-        weights = audit(weights)
-    return {"weights": weights}
+        with audited(model, audit, weights) as watched:
+            DefaultModelLoader.load_weights_only(model, watched, target_device)
+        return None
+    return CONTINUE
 
 
 def _probe() -> bool:
     import torch
-    from sglang.srt.model_loader.loader import DefaultModelLoader
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.model_loader import loader
 
-    draft = probes.dflash_draft()
-    draft.describes_quantization = True
-    return probes.raises(
-        ValueError,
-        DefaultModelLoader.load_weights_and_postprocess,
-        draft,
-        [("fc.weight", torch.zeros(2, 2))],
-        torch.device("cpu"),
+    class Headless(torch.nn.Module):
+        def __init__(self, config: Any, quant_config: Any) -> None:
+            super().__init__()
+            self.lm_head = torch.nn.Linear(2, 2, bias=False)
+
+        def load_weights(self, weights: Any) -> None:
+            list(weights)
+
+    config = SimpleNamespace(tie_word_embeddings=False)
+    model_config = SimpleNamespace(
+        hf_config=config,
+        hf_text_config=config,
+        is_draft_model=False,
+        is_generation=True,
     )
+    # As no server has published its settings, what asks for them is left out.
+    with mock.patch.multiple(
+        loader,
+        get_model_architecture=lambda config: (Headless, "Headless"),
+        resolve_shared_experts_config=lambda *args: None,
+        get_model=mock.MagicMock(),
+        check_stage_producers=lambda model: None,
+    ):
+        model = loader._initialize_model(model_config, LoadConfig(), None)
+    load = loader.DefaultModelLoader.load_weights_and_postprocess
+    return probes.raises(ValueError, load, model, [], torch.device("cpu"))
 
 
 PATCH = Patch(
-    name="dflash-quantized-draft-audit",
-    symptom="A quantized DFlash draft serves with parameters that its checkpoint never "
-    "filled, a scale or a shard of a fused projection: uninitialised memory, accept "
-    "length 1 and no error (FAULTS D2, D5, D11).",
+    name="load-audit",
+    symptom="A model serves with parameters that its checkpoint never filled (a scale, "
+    "a shard of a fused projection, a head), with tensors that nothing read, or with "
+    "codes taken for values: no error, and of a draft accept length 1 "
+    "(FAULTS H6, H9, D2, D5, D11).",
     upstream="#39254",
-    removal="when SGLang's loader refuses a checkpoint that leaves parameters unfilled",
+    removal="when SGLang's loader reports what a checkpoint leaves unfilled or unread",
     probe=_probe,
     seams=(
-        Addition(
-            target="sglang.srt.models.dflash:missing_draft_parameters",
-            function=missing_draft_parameters,
-        ),
-        Addition(
-            target="sglang.srt.models.dflash:DFlashDraftModel.audit_first_load",
-            function=audit_first_load,
+        *(
+            NewModule(target=f"{_PACKAGE}.{name}", source=f"{_FILES}.{name}")
+            for name in ("load_trace", "load_audit")
         ),
         Around(
-            target="sglang.srt.model_loader.loader:"
-            "DefaultModelLoader.load_weights_and_postprocess",
-            before=before_load_weights_and_postprocess,
+            target=f"{_PACKAGE}.loader:_initialize_model",
+            after=after_initialize_model,
             fingerprints={
-                "0.5.23": "565c1570e97e009a4e8d56159838eba8"
-                "985c1a38cb8a03cb9ee872cac46fdf0f",
+                "0.5.23": "6a83a919584184adc9207c25fe10a75b"
+                "fb11e6860a6cc50d5a7cd22753017982",
+            },
+            importers=(
+                f"{_PACKAGE}.expert_pack_loader",
+                "sglang.srt.weight_cache.ipc_loader",
+            ),
+        ),
+        Guard(
+            target=f"{_PACKAGE}.loader:DefaultModelLoader.load_weights_only",
+            function=load_weights_only,
+            fingerprints={
+                "0.5.23": "bff752c8d7511d77a25d61df98f9a6c8"
+                "06730f612b8ec174715cfb557e08d464",
             },
         ),
     ),
-    requires=("dflash-draft-unmatched-tensors",),
-    title="DFlash: refuse unfilled parameters of a quantized draft",
+    title="Loader: audit a model's first complete load",
     cost="Runs at load only; tensors stay lazy.",
     tests=(
+        "unit/model_loader/test_load_audit.py",
+        "unit/model_loader/test_load_audit_policy.py",
+        "unit/model_loader/audited_models.py",
         "unit/spec/test_dflash_quantized_draft_classes.py",
         "unit/spec/test_dflash_quantized_draft_loading.py",
         "unit/spec/test_dflash_quantized_draft_layout.py",

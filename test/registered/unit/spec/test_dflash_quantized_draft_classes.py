@@ -219,7 +219,7 @@ class TestDSpark(CustomTestCase):
         config, packed, _ = quantize(*make_draft("DSparkDraftModel"), ["fc"])
         head = "markov_head.markov_w2.weight"
         self.assertIn(head, packed)
-        with self.assertRaisesRegex(ValueError, f"unfilled: {head}"):
+        with self.assertRaisesRegex(ValueError, f"unfilled parameters: {head}"):
             drafts.load(config, {k: v for k, v in packed.items() if k != head})
 
     def test_minimax_keeps_the_names_it_had(self):

@@ -200,16 +200,21 @@ class TestRefusals(TestCase):
 class TestFirstLoad(TestCase):
     def test_every_parameter_of_a_quantized_draft_must_be_filled(self):
         """Red when a scale, a shard or a norm stays as memory had it (D2, D11)."""
+        down, gate_up, qkv = (
+            "layers.1.mlp.down_proj.weight_scale",
+            "layers.0.mlp.gate_up_proj.weight_scale (rows 512..1023 of 1024)",
+            "layers.0.self_attn.qkv_proj.weight (rows 384..511 of 512)",
+        )
         missing = {
-            "layers.1.mlp.down_proj.weight_scale": "layers.1.mlp.down_proj.weight_scale",
-            "layers.0.mlp.up_proj.weight_scale": "layers.0.mlp.gate_up_proj.weight_scale",
-            "layers.0.self_attn.v_proj.weight": "layers.0.self_attn.qkv_proj.weight",
+            down: down,
+            "layers.0.mlp.up_proj.weight_scale": gate_up,
+            "layers.0.self_attn.v_proj.weight": qkv,
             "hidden_norm.weight": "hidden_norm.weight",
             CODEBOOKS[0]: CODEBOOKS[0],
         }
         for name, parameter in missing.items():
             with self.subTest(name):
-                words = f"unfilled: {re.escape(parameter)}[.]"
+                words = f"unfilled parameters: {re.escape(parameter)}[.]"
                 self.refused(words, self.described, without(self.packed, name))
 
     def test_packed_shapes_may_be_absent(self):
@@ -218,9 +223,12 @@ class TestFirstLoad(TestCase):
         draft = drafts.load(self.described, without(self.packed, *shapes))
         self.assert_values(draft, self.meant)
 
-    def test_dense_drafts_are_not_audited(self):
-        """Red when a dense draft that stock serves is refused."""
-        drafts.load(self.config, without(self.tensors, "hidden_norm.weight"))
+    def test_dense_drafts_are_warned_of(self):
+        """Red when a dense draft that stock serves is refused, or passes in silence."""
+        with self.assertLogs("sglang.srt.model_loader.load_audit") as logs:
+            drafts.load(self.config, without(self.tensors, "hidden_norm.weight"))
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("unfilled parameters: hidden_norm.weight.", logs.output[0])
 
     def test_later_loads_may_be_partial(self):
         """Red when a weight update with some of the tensors is refused."""
