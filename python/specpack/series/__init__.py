@@ -8,7 +8,8 @@ from __future__ import annotations
 from specpack.seams import Patch
 from specpack.series.layers import logits_processor
 from specpack.series.managers.scheduler_components import metrics_reporter
-from specpack.series.model_loader import loader
+from specpack.series.layers.quantization import compressed_tensors_reload
+from specpack.series.model_loader import lm_head, loader
 from specpack.series.models import dflash, dflash_loading, qwen3_5, qwen3_5_text
 from specpack.series.speculative import (
     dflash_utils,
@@ -24,6 +25,9 @@ SERIES: tuple[Patch, ...] = (
     qwen3_5.PATCH,
     qwen3_5_text.ACCESSORS,
     qwen3_5_text.LOADING,
+    lm_head.STORED,
+    lm_head.BUILDING,
+    compressed_tensors_reload.PATCH,
     eagle_worker_v2.PATCH,
     multi_layer_eagle_worker_v2.PATCH,
     dflash.BUILDING,

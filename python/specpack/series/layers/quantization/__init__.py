@@ -1,0 +1,1 @@
+"""The patches of `sglang.srt.layers.quantization`."""
