@@ -35,6 +35,34 @@ def model_with(lm_head: Any) -> Any:
     )
 
 
+def llama_with(lm_head: Any) -> Any:
+    """A real model class, whose accessors read and set tensors, around a head."""
+    import torch
+    from sglang.srt.models.llama import LlamaForCausalLM
+
+    model = LlamaForCausalLM.__new__(LlamaForCausalLM)
+    torch.nn.Module.__init__(model)
+    model.model = torch.nn.Module()
+    model.model.embed_tokens = torch.nn.Embedding(2, 2)
+    model.lm_head = lm_head
+    model.config = SimpleNamespace(tie_word_embeddings=False)
+    return model
+
+
+def eagle_runners() -> tuple[Any, Any]:
+    """The runners of a target with FP8 codes for a head, and of a dense draft."""
+    import torch
+
+    target, draft = (llama_with(torch.nn.Linear(2, 2, bias=False)) for _ in range(2))
+    codes = target.lm_head.weight.data.to(torch.float8_e4m3fn)
+    target.lm_head.weight = torch.nn.Parameter(codes, requires_grad=False)
+    config = SimpleNamespace(model_path="", revision=None)
+    return tuple(
+        SimpleNamespace(model=model, model_config=config, load_config=None)
+        for model in (target, draft)
+    )
+
+
 def gives(expected: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> bool:
     """Whether a call returns `expected`; raising counts as no."""
     try:

@@ -15,24 +15,39 @@ _MODULE = "sglang.srt.layers.logits_processor"
 
 
 def should_apply_lm_head_quant_method(lm_head: Any, quant_method: Any) -> Any:
-    """Admit a head without a dense weight wherever its quant method can apply it."""
-    from sglang.srt.layers.logits_processor import _UNQUANTIZED_LM_HEAD_METHODS
-    from sglang.srt.speculative.spec_utils import is_packed_lm_head
+    """Judge a head by its tensors, and its quant method by what it can do.
 
+    A head without a dense weight is admitted wherever its method can apply it. A
+    float weight with no tensor beside it leaves a method nothing to apply, whatever
+    its class; so does one under a ModelOpt method that was built for codes.
+    """
+    import torch
+    from sglang.srt.layers.logits_processor import _UNQUANTIZED_LM_HEAD_METHODS
+    from sglang.srt.speculative.spec_utils import holds_codes, is_packed_lm_head
+
+    # These read the weight's dtype to tell a quantized head from a dense one
+    # under a stale method; without the tensor there is nothing to read.
+    needs_codes = {
+        "ModelOptFp4LinearMethod",
+        "ModelOptNvFp4A16LinearMethod",
+        "ModelOptFp8LinearMethod",
+    }
+    kinds = {kind.__name__ for kind in type(quant_method).__mro__}
+    unfit = not kinds.isdisjoint(needs_codes | _UNQUANTIZED_LM_HEAD_METHODS)
     if is_packed_lm_head(lm_head):
-        # These read the weight's dtype to tell a quantized head from a dense one
-        # under a stale method; without the tensor there is nothing to read.
-        needs_weight = (
-            "ModelOptFp4LinearMethod",
-            "ModelOptNvFp4A16LinearMethod",
-            "ModelOptFp8LinearMethod",
-        )
-        method_name = type(quant_method).__name__
-        return (
-            callable(getattr(quant_method, "apply", None))
-            and method_name not in _UNQUANTIZED_LM_HEAD_METHODS
-            and method_name not in needs_weight
-        )
+        return callable(getattr(quant_method, "apply", None)) and not unfit
+    weight = getattr(lm_head, "weight", None)
+    if isinstance(weight, torch.Tensor) and not holds_codes(lm_head):
+        if unfit:
+            return False
+        named = {
+            **vars(lm_head),
+            **getattr(lm_head, "_parameters", {}),
+            **getattr(lm_head, "_buffers", {}),
+        }
+        beside = named.keys() - {"weight", "bias"}
+        if not any(isinstance(named[name], torch.Tensor) for name in beside):
+            return False
     return CONTINUE
 
 
@@ -44,13 +59,21 @@ def compute_lm_head(
     *,
     out: Optional[torch.Tensor] = None,
 ) -> Any:
-    """Apply a packed head through its quant method, in FP32 where that was asked."""
+    """Apply a packed head through its quant method, in FP32 where that was asked.
+
+    Codes that no method can apply are refused instead of multiplied as numbers.
+    """
     import torch
     from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
-    from sglang.srt.speculative.spec_utils import describe_lm_head, is_packed_lm_head
+    from sglang.srt.speculative.spec_utils import (
+        describe_lm_head,
+        holds_codes,
+        is_packed_lm_head,
+    )
 
     lora_wrapped = hasattr(lm_head, "set_lora") and hasattr(lm_head, "apply_lora")
-    if not lora_wrapped and is_packed_lm_head(lm_head):
+    packed = is_packed_lm_head(lm_head)
+    if not lora_wrapped and (packed or holds_codes(lm_head)):
         quant_method = getattr(lm_head, "quant_method", None)
         if not should_apply_lm_head_quant_method(lm_head, quant_method):
             raise RuntimeError(
@@ -58,23 +81,28 @@ def compute_lm_head(
                 f"it: {describe_lm_head(lm_head)}. Its tensors were not loaded, or "
                 "its quantization config does not describe them."
             )
-        if not self.use_fp32_lm_head:
+        if packed and self.use_fp32_lm_head:
+            # The gate admits the head ahead of the trailing fallback, which used to
+            # cast the activations.
+            with torch.autocast(hidden_states.device.type, enabled=False):
+                return quant_method.apply(
+                    lm_head, hidden_states.to(torch.float32), embedding_bias
+                )
+        if packed:
             return quant_method.apply(lm_head, hidden_states, embedding_bias)
-        # The gate admits the head ahead of the trailing fallback, which used to
-        # cast the activations.
-        with torch.autocast(hidden_states.device.type, enabled=False):
-            return quant_method.apply(
-                lm_head, hidden_states.to(torch.float32), embedding_bias
-            )
     return CONTINUE
 
 
 def _probe_gate() -> bool:
+    import torch
     from sglang.srt.layers import logits_processor
 
     head = probes.packed_head()
+    dense = torch.nn.Linear(1, 1, bias=False)
     gate = logits_processor.should_apply_lm_head_quant_method
-    return probes.gives(True, gate, head, head.quant_method)
+    return probes.gives(True, gate, head, head.quant_method) and probes.gives(
+        False, gate, dense, head.quant_method
+    )
 
 
 def _probe_logits() -> bool:
@@ -92,9 +120,10 @@ def _probe_logits() -> bool:
 GATE = Patch(
     name="packed-lm-head-gate",
     symptom="A packed lm_head (no `.weight`) is refused by the LM-head gate, so "
-    "DFlash2 drafts fail on their first request.",
+    "DFlash2 drafts fail on their first request; a dense one under an unquantized "
+    "method of unknown class is taken for quantized.",
     upstream="#40883",
-    removal="when should_apply_lm_head_quant_method no longer asks for `.weight`",
+    removal="when should_apply_lm_head_quant_method judges a head by its tensors",
     probe=_probe_gate,
     seams=(
         Guard(
@@ -112,10 +141,11 @@ GATE = Patch(
         ),
     ),
     requires=("packed-lm-head-predicate",),
-    title="Admit packed lm_heads by capability in the LM-head gate",
-    cost="One attribute look-up a call; heads with a dense weight take the path they took.",
+    title="Judge lm_heads by tensors and capability in the LM-head gate",
+    cost="A few attribute look-ups a call; dense heads take the path they took.",
     tests=(
         "unit/spec/test_spec_packed_target_lm_head.py",
+        "unit/spec/lm_heads.py",
         "unit/spec/test_dflash_logits.py",
         "unit/spec/test_dflash_packed_head.py",
         "unit/spec/dflash_heads.py",
@@ -144,7 +174,8 @@ LOGITS = Patch(
     title="Keep FP32 logits and name refused heads for packed lm_heads",
     cost="One attribute look-up a call; heads with a dense weight take the path they took.",
     tests=(
-        "unit/spec/test_spec_packed_target_lm_head.py",
+        "unit/spec/test_spec_packed_head_logits.py",
+        "unit/spec/lm_heads.py",
         "unit/spec/test_dflash_logits.py",
         "unit/spec/test_dflash_packed_head.py",
         "unit/spec/dflash_heads.py",

@@ -1,54 +1,16 @@
-"""Text-only Qwen3.5: a packed head is loaded whole and shared as a module."""
+"""Text-only Qwen3.5: a packed head is loaded whole."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Tuple
 
-from specpack.seams import CONTINUE, Addition, Around, Guard, Patch
+from specpack.seams import Addition, Around, Patch
 from specpack.series import probes
 
 if TYPE_CHECKING:
     import torch
 
 _CLASS = "sglang.srt.models.qwen3_5_text:Qwen3_5ForCausalLM"
-
-
-def get_embed_and_head(self: Any) -> Any:
-    """Hand over no tensor for a packed head.
-
-    A packed head is shared as a module instead.
-    """
-    from sglang.srt.layers.utils import PPMissingLayer
-    from sglang.srt.speculative.spec_utils import is_packed_lm_head
-
-    if is_packed_lm_head(self.lm_head):
-        embed_tokens = self.model.embed_tokens
-        missing = isinstance(embed_tokens, PPMissingLayer)
-        return None if missing else embed_tokens.weight, None
-    return CONTINUE
-
-
-def set_embed_and_head(
-    self: Any, embed: Optional[torch.Tensor], head: Optional[torch.Tensor]
-) -> Any:
-    """Leave the half alone that is None.
-
-    A packed head is shared as a module; the other half may be kept.
-    """
-    from sglang.srt.platforms import current_platform
-
-    if embed is None or head is None:
-        if embed is not None:
-            del self.model.embed_tokens.weight
-            self.model.embed_tokens.weight = embed
-        if head is not None:
-            del self.lm_head.weight
-            self.lm_head.weight = head
-        current_platform.empty_cache()
-        current_platform.synchronize()
-        return None
-    return CONTINUE
 
 
 def load_lm_head_tensors(
@@ -115,21 +77,6 @@ def after_load_weights(
     return result | self.loaded_lm_head_params
 
 
-def _probe_accessors() -> bool:
-    from sglang.srt.models.qwen3_5_text import Qwen3_5ForCausalLM
-
-    target = probes.model_with(probes.packed_head())
-    keeps = probes.model_with(SimpleNamespace(weight="head"))
-    return (
-        probes.gives(("embedding", None), Qwen3_5ForCausalLM.get_embed_and_head, target)
-        and probes.gives(
-            None, Qwen3_5ForCausalLM.set_embed_and_head, keeps, "shared", None
-        )
-        and (keeps.model.embed_tokens.weight, keeps.lm_head.weight)
-        == ("shared", "head")
-    )
-
-
 def _probe_loading() -> bool:
     import torch
     from sglang.srt.models.qwen3_5_text import Qwen3_5ForCausalLM
@@ -148,37 +95,6 @@ def _probe_loading() -> bool:
     )
     return loads and torch.equal(head.weight_packed, codes)
 
-
-ACCESSORS = Patch(
-    name="qwen3_5-text-packed-lm-head-accessors",
-    symptom="NEXTN on a text-only Qwen3.5 target with a packed lm_head dies reading "
-    "its `.weight`, and the setter deletes the half of the pair that is not given.",
-    upstream="#40883",
-    removal="when both accessors of qwen3_5_text accept a missing half",
-    probe=_probe_accessors,
-    seams=(
-        Guard(
-            target=f"{_CLASS}.get_embed_and_head",
-            function=get_embed_and_head,
-            fingerprints={
-                "0.5.23": "ab4265c96f41643e15eb097493e18c0c"
-                "2098309576d2186aeb09106fc01701c0",
-            },
-        ),
-        Guard(
-            target=f"{_CLASS}.set_embed_and_head",
-            function=set_embed_and_head,
-            fingerprints={
-                "0.5.23": "931c68a28211208c5b56ff182e070831"
-                "ee48050ce470724978c7759a2ca2660a",
-            },
-        ),
-    ),
-    requires=("packed-lm-head-predicate",),
-    title="Text-only Qwen3.5: accept a missing half of embed and head",
-    cost="Runs once, when the worker starts.",
-    tests=("unit/spec/test_spec_packed_head_qwen3_5.py",),
-)
 
 LOADING = Patch(
     name="qwen3_5-text-packed-lm-head-loading",

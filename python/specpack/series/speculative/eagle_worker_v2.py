@@ -1,4 +1,4 @@
-"""An EAGLE-family draft borrows a packed target head as a module, or says why not."""
+"""An EAGLE-family draft borrows a quantized target head as a module, or says why not."""
 
 from __future__ import annotations
 
@@ -10,50 +10,19 @@ from specpack.series import probes
 
 
 def init_lm_head(self: Any) -> Any:
-    """Share a packed head as a module wherever the draft would borrow its tensor.
+    """Share a quantized head as a module wherever the draft would borrow its tensor.
 
-    The check comes before any accessor, since a target's may read the head's
-    missing `.weight`. EAGLE3 drafts that keep their own head, dense heads and a
-    pipeline stage without a head go on as ever.
+    EAGLE3 drafts that keep their own head, dense heads and a pipeline stage without
+    a head go on as ever.
     """
-    import gc
+    from sglang.srt.speculative.spec_utils import borrow_lm_head
 
-    from sglang.srt.platforms import current_platform
-    from sglang.srt.speculative.spec_utils import (
-        describe_lm_head,
-        find_lm_head,
-        is_packed_lm_head,
-        packed_lm_head_obstacle,
-    )
-
-    target = self.target_worker.model_runner.model
-    draft = self.draft_runner.model
-    lm_head = find_lm_head(target)
     borrows = not self.speculative_algorithm.is_eagle3() or getattr(
-        draft, "load_lm_head_from_target", False
+        self.draft_runner.model, "load_lm_head_from_target", False
     )
-    if borrows and is_packed_lm_head(lm_head):
-        obstacle = packed_lm_head_obstacle(draft, self.hot_token_id)
-        if obstacle is not None:
-            raise ValueError(
-                f"{type(draft).__name__} cannot share the packed lm_head of "
-                f"{type(target).__name__}, {describe_lm_head(lm_head)}: "
-                f"{obstacle}. Leave the target's lm_head unquantized, or serve "
-                "without speculative decoding."
-            )
-        try:
-            embed, _ = self._resolve_shared_embed_and_head()
-        except AttributeError as error:
-            raise ValueError(
-                f"{type(target).__name__} cannot hand over its embedding next to its "
-                f"packed lm_head, {describe_lm_head(lm_head)}: {error}."
-            ) from error
-        draft.set_embed_and_head(embed, None)
-        draft.set_lm_head_from_target(lm_head)
-        # The draft's own head refers to itself through its weight loader, so only
-        # the collector frees it.
-        gc.collect()
-        current_platform.empty_cache()
+    if borrows and borrow_lm_head(
+        self.target_worker.model_runner, self.draft_runner, self.hot_token_id
+    ):
         return None
     return CONTINUE
 
@@ -61,28 +30,25 @@ def init_lm_head(self: Any) -> Any:
 def _probe() -> bool:
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
-    def runner(model: Any) -> Any:
-        return SimpleNamespace(model=model)
-
-    unable = SimpleNamespace(set_embed_and_head=lambda embed, head: None)
+    target, draft = probes.eagle_runners()
     worker = SimpleNamespace(
-        target_worker=SimpleNamespace(
-            model_runner=runner(probes.model_with(probes.packed_head()))
-        ),
-        draft_runner=runner(unable),
+        target_worker=SimpleNamespace(model_runner=target),
+        draft_runner=draft,
         speculative_algorithm=SimpleNamespace(is_eagle3=lambda: False),
         hot_token_id=None,
-        _resolve_shared_embed_and_head=lambda: ("embedding", None),
+        _resolve_shared_embed_and_head=target.model.get_embed_and_head,
     )
-    return probes.names_the_head(EagleDraftWorker.init_lm_head, worker)
+    return probes.gives(None, EagleDraftWorker.init_lm_head, worker) and (
+        draft.model.lm_head is target.model.lm_head
+    )
 
 
 PATCH = Patch(
-    name="eagle-shares-packed-lm-head",
-    symptom="A draft that cannot take the module of a packed target lm_head drafts "
-    "with its own unfilled one: the text stays right, the accept length falls to 1.",
+    name="eagle-shares-quantized-lm-head",
+    symptom="A draft of a target with a quantized lm_head gets its bare tensor, or keeps "
+    "an unfilled head of its own: the text stays right, the accept length falls to 1.",
     upstream="#40883",
-    removal="when init_lm_head refuses a packed head that it cannot share",
+    removal="when init_lm_head shares a quantized head as a module with any draft",
     probe=_probe,
     seams=(
         Guard(
@@ -95,8 +61,13 @@ PATCH = Patch(
             },
         ),
     ),
-    requires=("packed-lm-head-predicate",),
-    title="EAGLE: share a packed lm_head as a module or refuse it",
+    requires=("quantized-lm-head-sharing", "quantized-lm-head-embedding"),
+    title="EAGLE: share a quantized lm_head as a module with any draft",
     cost="Runs once, when the worker starts.",
-    tests=("unit/spec/test_spec_packed_head_sharing.py",),
+    tests=(
+        "unit/spec/test_spec_packed_head_sharing.py",
+        "unit/spec/lm_head_sharing.py",
+        "unit/spec/test_spec_lm_head_sharing_classes.py",
+        "unit/spec/lm_head_classes.py",
+    ),
 )

@@ -1,40 +1,24 @@
-"""Multi-layer EAGLE shares tensors only: a packed head is refused before loading."""
+"""Multi-layer EAGLE shares a quantized target head with the draft of every step."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specpack.seams import CONTINUE, Guard, Patch
 from specpack.series import probes
 
-if TYPE_CHECKING:
-    from sglang.srt.managers.tp_worker import TpModelWorker
-    from sglang.srt.server_args import ServerArgs
 
+def init_lm_head(self: Any) -> Any:
+    """Share a quantized head as a module with the draft of every step."""
+    from sglang.srt.speculative.spec_utils import borrow_lm_head
 
-def init(
-    self: Any,
-    server_args: ServerArgs,
-    gpu_id: int,
-    nccl_port: int,
-    target_worker: TpModelWorker,
-) -> Any:
-    """Refuse a packed target head before any draft is loaded."""
-    from sglang.srt.speculative.spec_utils import (
-        describe_lm_head,
-        find_lm_head,
-        is_packed_lm_head,
-    )
-
-    target = target_worker.model_runner.model
-    lm_head = find_lm_head(target)
-    if is_packed_lm_head(lm_head):
-        raise ValueError(
-            "Multi-layer EAGLE shares the target's lm_head as a tensor, and the packed "
-            f"lm_head of {type(target).__name__}, {describe_lm_head(lm_head)}, "
-            "has none. Leave it unquantized, or drop --enable-multi-layer-eagle."
-        )
+    borrowed = [
+        borrow_lm_head(self.target_worker.model_runner, draft_runner, None)
+        for draft_runner in self.draft_runner_list[: self.speculative_num_steps]
+    ]
+    if any(borrowed):
+        return None
     return CONTINUE
 
 
@@ -43,35 +27,42 @@ def _probe() -> bool:
         MultiLayerEagleDraftWorker,
     )
 
-    target = SimpleNamespace(
-        model_runner=SimpleNamespace(model=probes.model_with(probes.packed_head()))
+    target, draft = probes.eagle_runners()
+    worker = SimpleNamespace(
+        target_worker=SimpleNamespace(model_runner=target),
+        draft_runner_list=[draft],
+        speculative_num_steps=1,
     )
-    worker = object.__new__(MultiLayerEagleDraftWorker)
-    return probes.names_the_head(
-        MultiLayerEagleDraftWorker.__init__, worker, None, 0, 0, target
+    return probes.gives(None, MultiLayerEagleDraftWorker.init_lm_head, worker) and (
+        draft.model.lm_head is target.model.lm_head
     )
 
 
 PATCH = Patch(
-    name="multi-layer-eagle-refuses-packed-lm-head",
-    symptom="--enable-multi-layer-eagle on a target with a packed lm_head loads every "
-    "draft and then dies reading `.weight`, or drafts with unfilled heads.",
+    name="multi-layer-eagle-shares-quantized-lm-head",
+    symptom="--enable-multi-layer-eagle on a target with a quantized lm_head dies "
+    "reading `.weight`, or drafts with its bare tensor.",
     upstream="#40883",
-    removal="when multi-layer EAGLE shares the head as a module",
+    removal="when multi-layer EAGLE shares a quantized head as a module",
     probe=_probe,
     seams=(
         Guard(
             target="sglang.srt.speculative.multi_layer_eagle_worker_v2:"
-            "MultiLayerEagleDraftWorker.__init__",
-            function=init,
+            "MultiLayerEagleDraftWorker.init_lm_head",
+            function=init_lm_head,
             fingerprints={
-                "0.5.23": "2822c76d09082941d09ab1fd144a7812"
-                "ec9068a4115d35c17b7bb6dad7608df1",
+                "0.5.23": "8e212fa822e90e8aec2e1d08d507e0ab"
+                "2c2c76c3da85852bd1a79f7e852334f0",
             },
         ),
     ),
-    requires=("packed-lm-head-predicate",),
-    title="Multi-layer EAGLE: refuse a packed lm_head before loading",
+    requires=("quantized-lm-head-sharing", "quantized-lm-head-embedding"),
+    title="Multi-layer EAGLE: share a quantized lm_head as a module",
     cost="Runs once, when the worker starts.",
-    tests=("unit/spec/test_spec_packed_head_sharing.py",),
+    tests=(
+        "unit/spec/test_spec_packed_head_sharing.py",
+        "unit/spec/lm_head_sharing.py",
+        "unit/spec/test_spec_lm_head_sharing_classes.py",
+        "unit/spec/lm_head_classes.py",
+    ),
 )

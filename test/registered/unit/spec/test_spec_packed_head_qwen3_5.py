@@ -1,6 +1,5 @@
-"""Qwen3.5 targets with a packed head: what they hand over, take and load."""
+"""Qwen3.5 targets with a packed head: what they hand over and load."""
 
-import contextlib
 import unittest
 from types import SimpleNamespace
 from unittest import mock
@@ -16,6 +15,7 @@ from sglang.srt.layers.vocab_parallel_embedding import (
     VocabParallelEmbedding,
 )
 from sglang.srt.models import qwen3_5, qwen3_5_text
+from sglang.srt.speculative.pp_draft_embedding import resolve_target_embed_and_head
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
@@ -92,19 +92,13 @@ def make_model(model_class, lm_head, tied=False, first=True, last=True):
     return model
 
 
-@contextlib.contextmanager
-def no_cuda_cache():
-    with mock.patch("torch.cuda.empty_cache"), mock.patch("torch.cuda.synchronize"):
-        yield
-
-
 class TestAccessors(CustomTestCase):
     def test_head_half_is_none_for_a_packed_head(self):
         """Red when an accessor reads the missing ``.weight`` or drops the embedding."""
         for model_class in MULTIMODAL + TEXT:
             with self.subTest(model_class.__name__):
                 model = make_model(model_class, make_packed_head())
-                embed, head = model.get_embed_and_head()
+                embed, head = resolve_target_embed_and_head(model)
                 self.assertIs(embed, model.model.embed_tokens.weight)
                 self.assertIsNone(head)
 
@@ -114,7 +108,7 @@ class TestAccessors(CustomTestCase):
             with self.subTest(model_class.__name__):
                 model = make_model(model_class, make_packed_head(), first=False)
                 model.model.embed_tokens = PPMissingLayer()
-                self.assertEqual(model.get_embed_and_head(), (None, None))
+                self.assertEqual(resolve_target_embed_and_head(model), (None, None))
 
     def test_heads_with_a_weight_are_handed_over_as_before(self):
         """Red when a dense or FP8 head's tensor is withheld, or a stage's answer moves."""
@@ -123,7 +117,7 @@ class TestAccessors(CustomTestCase):
                 method = type(lm_head.quant_method).__name__
                 with self.subTest(f"{model_class.__name__} {method}"):
                     model = make_model(model_class, lm_head)
-                    embed, head = model.get_embed_and_head()
+                    embed, head = resolve_target_embed_and_head(model)
                     self.assertIs(embed, model.model.embed_tokens.weight)
                     self.assertIs(head, lm_head.weight)
 
@@ -132,49 +126,9 @@ class TestAccessors(CustomTestCase):
         for model_class in MULTIMODAL + TEXT:
             with self.subTest(model_class.__name__):
                 model = make_model(model_class, PPMissingLayer(), last=False)
-                embed, head = model.get_embed_and_head()
+                embed, head = resolve_target_embed_and_head(model)
                 self.assertIs(embed, model.model.embed_tokens.weight)
                 self.assertIsNone(head)
-
-
-class TestSetters(CustomTestCase):
-    def test_a_half_that_is_none_is_left_alone(self):
-        """Red when the half that is not given is deleted or replaced."""
-        new = torch.nn.Parameter(torch.ones(VOCAB, HIDDEN))
-        for model_class in MULTIMODAL + TEXT:
-            for embed, head in ((new, None), (None, new), (None, None)):
-                given = [half is not None for half in (embed, head)]
-                with self.subTest(model_class.__name__, given=given), no_cuda_cache():
-                    model = make_model(model_class, ParallelLMHead(VOCAB, HIDDEN))
-                    own_embed = model.model.embed_tokens.weight
-                    own_head = model.lm_head.weight
-                    model.set_embed_and_head(embed, head)
-                    expected = own_embed if embed is None else embed
-                    self.assertIs(model.model.embed_tokens.weight, expected)
-                    expected = own_head if head is None else head
-                    self.assertIs(model.lm_head.weight, expected)
-
-    def test_a_packed_head_of_its_own_survives_sharing_the_embedding(self):
-        """Red when the setter deletes a ``.weight`` that a packed head never had."""
-        embed = torch.nn.Parameter(torch.ones(VOCAB, HIDDEN))
-        for model_class in MULTIMODAL + TEXT:
-            with self.subTest(model_class.__name__), no_cuda_cache():
-                lm_head = make_packed_head()
-                model = make_model(model_class, lm_head)
-                model.set_embed_and_head(embed, None)
-                self.assertIs(model.model.embed_tokens.weight, embed)
-                self.assertIs(model.lm_head, lm_head)
-                self.assertIn("weight_packed", dict(lm_head.named_parameters()))
-
-    def test_both_halves_are_replaced_as_before(self):
-        """Red when sharing a dense pair changes."""
-        embed, head = (torch.nn.Parameter(torch.ones(VOCAB, HIDDEN)) for _ in "ab")
-        for model_class in MULTIMODAL + TEXT:
-            with self.subTest(model_class.__name__), no_cuda_cache():
-                model = make_model(model_class, ParallelLMHead(VOCAB, HIDDEN))
-                model.set_embed_and_head(embed, head)
-                self.assertIs(model.model.embed_tokens.weight, embed)
-                self.assertIs(model.lm_head.weight, head)
 
 
 PACKED_TENSORS = {
