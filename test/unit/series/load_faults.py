@@ -105,7 +105,8 @@ def faults(
         if not name.endswith(may_be_absent):
             yield "drop", name, left
             yield "rename", name, left | {f"{name}_renamed": tensor}
-        yield "dtype", name, tensors | {name: tensor.to(other)}
+        if not name.endswith("weight_shape"):
+            yield "dtype", name, tensors | {name: tensor.to(other)}
 
 
 def load(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> str:

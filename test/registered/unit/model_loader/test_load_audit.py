@@ -49,6 +49,19 @@ class TestUnfilled(CustomTestCase):
         model = Model(a=layer(ones=ones, bias=parameter(WIDTH), k_scale=scale))
         self.assertEqual(load(plan(model), []), [])
 
+    def test_a_scale_has_no_initial_value_but_an_activations_one(self):
+        """Red when a weight's scale of one, or a sentinel, passes as filled."""
+        for name, start, is_named in (
+            ("weight_scale", 1.0, True),
+            ("input_scale", torch.finfo(torch.float32).min, True),
+            ("w13_input_scale", 1.0, False),
+        ):
+            model = plan(
+                Model(a=layer(**{name: torch.nn.Parameter(torch.tensor(start))}))
+            )
+            with self.subTest(name):
+                self.assertEqual(len(load(model, [])), int(is_named))
+
     def test_a_norm_must_be_filled_where_its_like_is(self):
         """Red when one of the norms of a checkpoint may be missing."""
         model = plan(Model(a=RMSNorm(WIDTH), b=RMSNorm(WIDTH)))
@@ -180,6 +193,12 @@ class TestMisread(CustomTestCase):
         codes = torch.ones(WIDTH, WIDTH, dtype=torch.int8)
         found = self.load_into(torch.bfloat16, codes, loads={"a.weight": compute})
         self.assertEqual(found, [])
+
+    def test_shapes_of_packed_weights_are_read_by_nobody(self):
+        """Red when experts that keep them in another dtype are blamed."""
+        shape = torch.tensor([WIDTH, WIDTH])
+        name = "a.w13_weight_shape"
+        self.assertEqual(self.load_into(torch.bfloat16, shape, name), [])
 
     def test_scales_are_values_in_any_float(self):
         """Red when an FP8 scale is taken for codes; an integer is none."""

@@ -25,11 +25,13 @@ logger = logging.getLogger(__name__)
 SETTING = "SPECPACK_LOAD_AUDIT"
 SETTINGS = ("off", "warn", "refuse")
 
-# Parameters that a checkpoint need not fill, by the last part of their names.
+# Parameters that a checkpoint need not fill, by the end of their names.
 MAY_BE_UNFILLED = {
     "weight_shape": "no kernel reads the shape of packed weights",
     "k_scale": "a scale of a KV cache stays 1 unless it is given",
     "v_scale": "a scale of a KV cache stays 1 unless it is given",
+    "blockscale_swizzled": "it is made from the scales after loading",
+    "g_idx_sort_indices": "it is made from g_idx after loading",
 }
 # The same, for one quant method.
 NOT_READ_BY = {
@@ -188,11 +190,21 @@ def may_stay(model: torch.nn.Module, name: str, audit: LoadAudit) -> bool:
     path, _, leaf = name.rpartition(".")
     method = getattr(model.get_submodule(path), "quant_method", None)
     return (
-        leaf in MAY_BE_UNFILLED
+        leaf.endswith(tuple(MAY_BE_UNFILLED))
+        or (leaf.endswith("g_idx") and not is_reordered(method))
         or leaf in NOT_READ_BY.get(type(method).__name__, ())
         or (audit.made_scales and "scale" in leaf)
         or is_never_run(model, path)
     )
+
+
+def is_reordered(method: Any) -> bool:
+    """Whether a quant method takes its rows in the order of `g_idx`.
+
+    Others have the parameter, too, and pass over it.
+    """
+    config = getattr(method, "quant_config", None)
+    return bool(getattr(config, "desc_act", False) or getattr(method, "actorder", None))
 
 
 def shared_later(
@@ -236,17 +248,19 @@ def is_initial_value(model: torch.nn.Module, name: str, left: torch.Tensor) -> b
     """Whether unwritten numbers look as a constructor defines them: all the same.
 
     Memory that nobody wrote may be zeros, too. So zeros count in vectors alone, where
-    norms start from them, and not in a linear layer's; and in a scale nothing counts.
+    norms start from them, and not in a linear layer's. In the scale of a weight nothing
+    counts, in that of an activation what is positive.
     """
     path, _, leaf = name.rpartition(".")
     if left.is_meta or not left.numel():
         return True
-    if "scale" in leaf:
-        return False
-    values = (left.float() if left.dtype.itemsize == 1 else left).flatten()
     is_linear = isinstance(model.get_submodule(path), LinearBase)
-    zeros_count = left.ndim < 2 and not is_linear
-    return bool((values == values[0]).all()) and (zeros_count or bool(values[0]))
+    values = (left.float() if left.dtype.itemsize == 1 else left).flatten()
+    if not bool((values == values[0]).all()):
+        return False
+    if "scale" in leaf:
+        return "input" in leaf and bool(values[0] > 0)
+    return bool(values[0]) or (left.ndim < 2 and not is_linear)
 
 
 def describe(name: str, rows: torch.Tensor, targets: dict[str, Any]) -> str:
@@ -280,6 +294,7 @@ def misread_tensors(trace: LoadTrace) -> List[str]:
     return [
         f"{origin.name} ({origin.dtype}) into {target.name} ({target.dtype})"
         for target in targets
+        if not target.name.endswith(tuple(MAY_BE_UNFILLED))
         for origin in dict.fromkeys(target.misread)
     ]
 
