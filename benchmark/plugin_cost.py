@@ -93,7 +93,9 @@ def main() -> int:
     _, imported = measured(START, "[]")
     others = [name for name in imported if name.split(".")[0] != "specpack"]
     whole, own = start_seconds(repeats, []), start_seconds(repeats, others)
-    print(f"register(), CPU time: {whole * 1e3:.1f} ms in an empty process, {own * 1e3:.1f} ms")
+    print(
+        f"register(), CPU time: {whole * 1e3:.1f} ms in an empty process, {own * 1e3:.1f} ms"
+    )
     print(f"beyond the {len(others)} other modules it imports (goal: 50 ms)")
     for name, (theirs, ours) in measured(CALLS).items():
         print(f"{name}: {theirs * 1e6:.2f} µs by itself, {ours * 1e6:.2f} µs guarded")
