@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 
-from specpack.seams.fingerprint import parse_block
+from specpack.seams.fingerprint import fingerprint, parse_block
 
 _MAX_EXTENSIONS = 20
 _WORD = re.compile(r"\w")
@@ -21,12 +22,21 @@ class Tree:
     root: Path
     version: str
     _texts: dict[str, str | None] = field(default_factory=dict, repr=False)
+    _prints: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     def text(self, module: str) -> str | None:
         """The source of a module, or None where the tree has no such module."""
         if module not in self._texts:
             self._texts[module] = self._read(module)
         return self._texts[module]
+
+    def fingerprint(self, module: str, qualname: str) -> str | None:
+        """The fingerprint of a function, or None where the tree has none such."""
+        place = f"{module}:{qualname}"
+        if place not in self._prints:
+            node = find_function(self.text(module) or "", qualname)
+            self._prints[place] = node and fingerprint(node)
+        return self._prints[place]
 
     def has_package(self, package: str) -> bool:
         """Whether the tree has a folder for a package, `__init__.py` in it or not."""
@@ -120,15 +130,22 @@ def has_scope(text: str, qualname: str) -> bool:
 
 def _scope(text: str, qualname: str) -> tuple[int, int, str, str] | None:
     """Where the body that defines `qualname` lies, its indentation and the name."""
-    *classes, name = qualname.split(".")
+    owner, _, name = qualname.rpartition(".")
+    body = _body(text, owner)
+    return body and (*body, name)
+
+
+@functools.lru_cache(maxsize=8)  # one class is asked for several times in a row
+def _body(text: str, owner: str) -> tuple[int, int, str] | None:
+    """Where a class's body lies and its indentation; the module's for no name."""
     start, stop, indent = 0, len(text), ""
-    for owner in classes:
-        start = _last_header(text, owner, indent, start, stop)
+    for name in filter(None, owner.split(".")):
+        start = _last_header(text, name, indent, start, stop)
         if start < 0:
             return None
         stop = min(stop, _end(text, text.find("\n", start), indent))
         indent += "    "
-    return start, stop, indent, name
+    return start, stop, indent
 
 
 def _last_header(text: str, name: str, indent: str, start: int, stop: int) -> int:

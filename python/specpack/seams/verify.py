@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from specpack.seams.fingerprint import canonical, fingerprint, parse_block
+from specpack.seams.fingerprint import canonical, parse_block
 from specpack.seams.kinds import (
     ABSENT,
     Addition,
@@ -105,7 +105,7 @@ def problems_of(seam: Seam, tree: Tree) -> list[Problem]:
     if text is None:
         return [Problem(seam, "is in a module that this release does not have")]
     if isinstance(seam, FunctionSeam):
-        found = _function_problem(seam, text)
+        found = _function_problem(seam, tree)
     elif isinstance(seam, Addition):
         found = _addition_problem(seam, text)
     elif isinstance(seam, Attribute):
@@ -116,12 +116,13 @@ def problems_of(seam: Seam, tree: Tree) -> list[Problem]:
     return [problem for problem in (found, *importers) if problem]
 
 
-def _function_problem(seam: FunctionSeam, text: str) -> Problem | None:
-    node = find_function(text, seam.qualname)
-    if node is None:
+def _function_problem(seam: FunctionSeam, tree: Tree) -> Problem | None:
+    found = tree.fingerprint(seam.module, seam.qualname)
+    if found is None:
         return Problem(seam, "does not exist in this release")
-    if fingerprint(node) in seam.fingerprints.values():
+    if found in seam.fingerprints.values():
         return None
+    node = find_function(tree.text(seam.module), seam.qualname)
     different = parameter_difference(seam, node)
     if different:
         return Problem(seam, different)
@@ -169,10 +170,10 @@ def _new_module_problem(seam: NewModule, tree: Tree) -> Problem | None:
 def _attribute_problem(seam: Attribute, text: str) -> Problem | None:
     if not has_scope(text, seam.qualname):
         return Problem(seam, "belongs to a class that this release does not have")
-    value = find_value(text, seam.qualname)
     if seam.expected is ABSENT:
         exists = defines(text, seam.qualname)
         return Problem(seam, "exists already in this release", True) if exists else None
+    value = find_value(text, seam.qualname)
     if value is None:
         return Problem(seam, "does not exist in this release")
     if canonical(value) != canonical(ast.parse(seam.expected, mode="eval").body):
