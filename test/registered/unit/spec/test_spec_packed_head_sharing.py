@@ -138,6 +138,13 @@ class TestEagleSharing(SharingCase):
                 with self.subTest(words), self.assertRaisesRegex(ValueError, error):
                     init_lm_head(target, draft, **options)
 
+    def test_the_modules_say_whether_a_draft_is_tied(self):
+        """Red when a config's default, which is tied, refuses a draft with a head."""
+        target, draft = make_target(quantized_head("int8")), make_draft()
+        draft.config.tie_word_embeddings = True
+        init_lm_head(target, draft)
+        self.assert_borrowed(target, draft)
+
     def test_a_target_that_cannot_hand_over_its_embedding_is_named(self):
         """Red when such a target ends in a bare AttributeError, or without embedding."""
         silent = torch.nn.Module()

@@ -1,0 +1,43 @@
+"""An FP8 head has a `.weight`: drafts take the module, not the tensor without its scales."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from asking import accept_length, agreement, complete_all
+from stored_heads import Tensors, head_of, with_head
+
+IN_TORCH = Path(__file__).parent / "fp8_in_torch"
+FLOATS = {"num_bits": 8, "type": "float", "strategy": "channel", "group_size": None}
+
+
+def fp8(weight: torch.Tensor) -> Tensors:
+    """A head's codes and one scale a row, as `{"weight", "weight_scale"}`."""
+    limit = torch.finfo(torch.float8_e4m3fn).max
+    scale = weight.float().abs().amax(1, keepdim=True) / limit
+    return {
+        "weight": (weight.float() / scale).to(torch.float8_e4m3fn),
+        "weight_scale": scale,
+    }
+
+
+def describe(quantization: dict[str, Any]) -> None:
+    head = quantization["config_groups"]["group_0_lm_head"]
+    head["weights"] |= FLOATS
+    head["format"] = "float-quantized"
+
+
+def test_drafts_follow_an_fp8_head_as_a_dense_one(
+    start, dense_target, packed_target, prompts, tmp_path
+):
+    """Red when a draft gets codes for values: the text stays, no draft is accepted."""
+    head = fp8(head_of(dense_target)["weight"])
+    target = with_head(packed_target, tmp_path / "fp8", head, describe)
+    with start(dense_target, "specpack", "NEXTN") as server:
+        dense = complete_all(server, prompts, max_tokens=64)
+    with start(target, "specpack", "NEXTN", PYTHONPATH=str(IN_TORCH)) as server:
+        found = complete_all(server, prompts, max_tokens=64)
+    assert accept_length(found) >= 0.98 * accept_length(dense)
+    assert agreement(found, dense) >= len(prompts) - 2
