@@ -1,4 +1,4 @@
-"""The load audit on real servers: damaged checkpoints are named, sound ones are not."""
+"""The load audit on real servers: damaged checkpoints are named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from asking import complete_all
 from safetensors.torch import load_file, save_file
 
-from specpack.evals.server import Server, ServerError
+from specpack.evals.server import ServerError
 
 BLAMED = "checkpoint does not fit"
 
@@ -29,10 +29,6 @@ def without(source: Path, tensor: str, folder: Path) -> Path:
         del content["weight_map"][tensor]
         index.write_text(json.dumps(content))
     return folder
-
-
-def test_a_sound_target_and_its_mtp_are_not_blamed(packed_nextn: Server):
-    assert BLAMED not in packed_nextn.log.read_text()
 
 
 def test_a_dense_draft_serves_with_one_warning(start, tmp_path: Path, prompts):

@@ -23,6 +23,10 @@ def test_drafts_are_followed(sequential):
     assert accept_length(sequential) >= 3.0
 
 
+def test_the_load_audit_has_nothing_to_say(packed_nextn: Server):
+    assert "checkpoint does not fit" not in packed_nextn.log.read_text()
+
+
 def test_streamed_text_is_the_text(packed_nextn: Server, prompts, sequential):
     request = {
         "text": prompts[0],

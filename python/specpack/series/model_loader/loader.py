@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Iterable, Optional, Tuple
-from unittest import mock
 
 from specpack.seams import CONTINUE, Around, Guard, NewModule, Patch
 from specpack.series import probes
@@ -50,6 +49,8 @@ def load_weights_only(
 
 
 def _probe() -> bool:
+    from unittest import mock
+
     import torch
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.model_loader import loader
