@@ -132,6 +132,20 @@ class TestUnfilled(CustomTestCase):
         self.assertEqual(load(model, tensors("a")), [])
         self.assertIs(concurrent.futures.ThreadPoolExecutor.submit, usual)
 
+    def test_tensors_without_memory_do_no_harm(self):
+        """Red when a loader that touches one ends the load."""
+
+        def touch(model, tensor):
+            torch.ones(2, device="meta").fill_(1)
+            tensor.to_sparse().to_dense()
+            torch.nested.nested_tensor([tensor[0], tensor[1, :2]]).clone()
+            torch.compile(torch.neg, backend="eager")(tensor)
+            with torch.inference_mode():
+                model.a.weight.data.copy_(tensor)
+
+        model = plan(Model({"a": touch}, a=layer(weight=parameter(WIDTH, WIDTH))))
+        self.assertEqual(load(model, tensors("a")), [])
+
     def test_the_stream_is_taken_one_tensor_at_a_time(self):
         model = plan(Model(a=layer(weight=parameter(WIDTH, WIDTH))))
 

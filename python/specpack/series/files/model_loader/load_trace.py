@@ -272,7 +272,8 @@ class LoadTrace(TorchDispatchMode):
 
 def storage_of(tensor: torch.Tensor) -> Optional[torch.UntypedStorage]:
     """A tensor's storage, or None where it has no memory of its own."""
-    if tensor.device.type == "meta" or torch.nn.parameter.is_lazy(tensor):
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    if tensor.is_meta or not strided or torch.nn.parameter.is_lazy(tensor):
         return None
     try:
         return tensor.untyped_storage()
