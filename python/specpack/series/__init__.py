@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from specpack.seams import Patch
 from specpack.series.layers import logits_processor, vocab_parallel_embedding
-from specpack.series.layers.quantization import compressed_tensors_reload
+from specpack.series.layers.quantization import (
+    compressed_tensors_mtp,
+    compressed_tensors_reload,
+)
 from specpack.series.managers.scheduler_components import metrics_reporter
 from specpack.series.model_loader import lm_head, loader
 from specpack.series.models import dflash, dflash_loading, qwen3_5_text
@@ -26,6 +29,7 @@ SERIES: tuple[Patch, ...] = (
     qwen3_5_text.LOADING,
     lm_head.STORED,
     lm_head.BUILDING,
+    compressed_tensors_mtp.PATCH,
     compressed_tensors_reload.PATCH,
     vocab_parallel_embedding.PATCH,
     spec_utils.SHARING,

@@ -20,7 +20,7 @@ _CONFIG = f"{compressed_tensors.MODULE}:CompressedTensorsConfig"
 def read_stored_modules(
     folder: str,
 ) -> dict[str, dict[str, Tuple[str, Tuple[int, ...]]]]:
-    """What a checkpoint's safetensors hold outside its numbered layers.
+    """What a checkpoint's safetensors hold outside its numbered layers, and for MTP.
 
     By module path, then by tensor name: dtype and shape, from the headers of the
     files that the index names for them, or of all. No tensor is read.
@@ -32,19 +32,19 @@ def read_stored_modules(
 
     from safetensors import safe_open
 
-    numbered = re.compile(r"\.\d+\.")
+    numbered = re.compile(r"^(?!.*\bmtp\b).*\.\d+\.")
     index = os.path.join(folder, "model.safetensors.index.json")
     files = glob.glob(os.path.join(folder, "*.safetensors"))
     if os.path.isfile(index):
         with open(index) as file:
             weight_map = json.load(file)["weight_map"]
-        named = {weight_map[name] for name in weight_map if not numbered.search(name)}
+        named = {weight_map[name] for name in weight_map if not numbered.match(name)}
         files = [path for path in files if os.path.basename(path) in named]
     stored = {}
     for path in sorted(files):
         with safe_open(path, framework="pt") as tensors:
             for name in tensors.keys():
-                if numbered.search(name):
+                if numbered.match(name):
                     continue
                 module, _, tensor = name.rpartition(".")
                 header = tensors.get_slice(name)
@@ -62,6 +62,7 @@ def after_get_quantization_config(
     those that the loader gets next.
     """
     from sglang.srt.configs.load_config import LoadFormat
+    from sglang.srt.model_loader.loader import DefaultModelLoader
     from sglang.srt.model_loader.weight_utils import (
         download_weights_from_hf,
         read_stored_modules,
@@ -74,8 +75,11 @@ def after_get_quantization_config(
         LoadFormat.INSTANTTENSOR,
     )
     if by_files and result is not None and result.get_name() == "compressed_tensors":
+        model_path = DefaultModelLoader(load_config)._maybe_download_from_modelscope(
+            model_config.model_path, model_config.revision
+        )
         folder = download_weights_from_hf(
-            model_config.model_path,
+            model_path,
             load_config.download_dir,
             ["*.safetensors", "*.bin", "*.pt"],
             model_config.revision,

@@ -1,8 +1,11 @@
 """A compressed-tensors head is built by the tensors that the checkpoint holds for it."""
 
+import json
 import os
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -32,6 +35,7 @@ from lm_heads_on_disk import (  # noqa: E402
     quantization,
     read_config,
     unpack,
+    write_safetensors,
 )
 
 register_cpu_ci(est_time=30, suite="base-a-test-cpu")
@@ -245,6 +249,37 @@ class TestStoredDense(CustomTestCase):
         self.assertIsInstance(head.quant_method, UnquantizedEmbeddingMethod)
         self.assertEqual(head.weight[:VOCAB].unique().tolist(), [1])
         self.assertEqual([name for name, _ in head.named_parameters()], ["weight"])
+
+
+class TestHeaders(CustomTestCase):
+    def test_only_files_that_the_index_names_for_them_are_opened(self):
+        """Red when a start reads every shard, a stray file, or a numbered layer."""
+        from sglang.srt.model_loader.weight_utils import read_stored_modules
+
+        head = on_disk(packed_head(8, 128)[0])
+        layer = {"model.layers.0.q_proj.weight": torch.ones(2, 2)}
+        with tempfile.TemporaryDirectory() as folder:
+            write_safetensors(f"{folder}/head.safetensors", {**head, **layer})
+            stray = {"lm_head.other": torch.ones(1)}
+            write_safetensors(f"{folder}/stray.safetensors", stray)
+            Path(folder, "layers.safetensors").write_text("not opened")
+            weight_map = dict.fromkeys(head, "head.safetensors")
+            weight_map["model.layers.1.q_proj.weight"] = "layers.safetensors"
+            Path(folder, "model.safetensors.index.json").write_text(
+                json.dumps({"weight_map": weight_map})
+            )
+            stored = read_stored_modules(folder)
+        self.assertEqual(
+            stored,
+            {
+                "model.embed_tokens": {"weight": ("BF16", (VOCAB, HIDDEN))},
+                "lm_head": {
+                    "weight_packed": ("I32", (VOCAB, HIDDEN // 4)),
+                    "weight_scale": ("BF16", (VOCAB, 2)),
+                    "weight_shape": ("I64", (2,)),
+                },
+            },
+        )
 
 
 class TestAgreement(CustomTestCase):

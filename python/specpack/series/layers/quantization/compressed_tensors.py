@@ -29,7 +29,8 @@ def find_stored_module(
     fitting = [
         tensors
         for name, tensors in stored.items()
-        if name.endswith(f".{path}") or path.endswith(f".{name}")
+        if (name.endswith(f".{path}") or path.endswith(f".{name}"))
+        and ("mtp" in name.split(".")) == ("mtp" in path.split("."))
     ]
     return fitting[0] if len(fitting) == 1 else {}
 
@@ -178,6 +179,28 @@ def describe_lm_head_config(config: Any, path: str) -> str:
     return f"no target names it, of {list(config.target_scheme_map)}"
 
 
+def fitting_schemes(
+    config: Any, columns: int, tensors: dict[str, Tuple[str, Tuple[int, ...]]]
+) -> list[dict[str, Any]]:
+    """The schemes that a head's tensors are stored in: of the config, else by shapes."""
+    from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import (
+        scheme_by_shapes,
+        scheme_fits,
+    )
+
+    fitting = []
+    for scheme in config.target_scheme_map.values():
+        weights = scheme.get("weights")
+        weight_format = scheme.get("format") or config.quant_format or ""
+        fits = weights is not None and scheme_fits(
+            weights, weight_format, columns, tensors
+        )
+        if fits and scheme not in fitting:
+            fitting.append(scheme)
+    guessed = None if fitting else scheme_by_shapes(columns, tensors)
+    return fitting if guessed is None else [guessed]
+
+
 def stored_lm_head_scheme(
     config: Any,
     layer: torch.nn.Module,
@@ -186,42 +209,27 @@ def stored_lm_head_scheme(
 ) -> Any:
     """The scheme of a head that is stored quantized and that the config leaves dense.
 
-    The one scheme of the config that such tensors are stored in, else the one that
-    their shapes give away. Raises ValueError where they fit none or several.
+    Raises ValueError where its tensors fit none or several.
     """
     import copy
 
     from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import (
         describe_lm_head_config,
         describe_stored,
+        fitting_schemes,
         logger,
-        scheme_by_shapes,
-        scheme_fits,
     )
 
-    columns = layer.embedding_dim
-    fitting = []
-    for scheme in config.target_scheme_map.values():
-        weight_format = scheme.get("format") or config.quant_format or ""
-        weights = scheme.get("weights")
-        if weights is not None and scheme_fits(
-            weights, weight_format, columns, tensors
-        ):
-            fitting.extend([] if scheme in fitting else [scheme])
-    if not fitting:
-        guessed = scheme_by_shapes(columns, tensors)
-        fitting.extend([] if guessed is None else [guessed])
+    fitting = fitting_schemes(config, layer.embedding_dim, tensors)
     contradiction = (
         f"The checkpoint stores {path} quantized ({describe_stored(tensors)}), and in "
         f"its quantization_config {describe_lm_head_config(config, path)}"
     )
     blocks = bool(fitting) and fitting[0]["weights"].block_structure
     if len(fitting) != 1 or blocks:
-        reason = (
-            "Block-quantized heads are not supported"
-            if blocks
-            else f"{len(fitting)} of its schemes fit these tensors"
-        )
+        reason = f"{len(fitting)} of its schemes fit these tensors"
+        if blocks:
+            reason = "Block-quantized heads are not supported"
         raise ValueError(
             f"{contradiction}. {reason}. Name the head in the targets of the group "
             "that it was quantized with, or store it dense."
@@ -273,5 +281,6 @@ ADDITIONS = (
     scheme_by_shapes,
     describe_stored,
     describe_lm_head_config,
+    fitting_schemes,
     stored_lm_head_scheme,
 )
