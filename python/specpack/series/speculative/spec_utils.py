@@ -89,16 +89,24 @@ def same_lm_head(own: torch.nn.Module, other: torch.nn.Module) -> bool:
     """Whether two heads hold the same tensors, bit for bit."""
     import torch
 
-    def stored(head: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
-        params = head.named_parameters()
-        return {name: (p.shape, p.dtype, p.detach().flatten()) for name, p in params}
-
-    ours, theirs = stored(own), stored(other)
+    ours, theirs = dict(own.named_parameters()), dict(other.named_parameters())
+    if ours.keys() != theirs.keys():
+        return False
+    pairs = [(ours[name].detach(), theirs[name].detach()) for name in ours]
     # As bytes: few operators know the narrowest dtypes.
-    return ours.keys() == theirs.keys() and all(
-        ours[name][:2] == theirs[name][:2]
-        and torch.equal(*(head[name][2].view(torch.uint8) for head in (ours, theirs)))
-        for name in ours
+    return all(
+        (a.shape, a.dtype) == (b.shape, b.dtype)
+        and torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
+        for a, b in pairs
+    )
+
+
+def brings_lm_head(draft_model: torch.nn.Module, lm_head: torch.nn.Module) -> bool:
+    """Whether a draft's checkpoint filled a head, and not with the target's tensors."""
+    return any(
+        getattr(head, "loaded_from_checkpoint", False)
+        and not same_lm_head(head, lm_head)
+        for head in lm_heads_of_draft(draft_model)
     )
 
 
@@ -171,10 +179,10 @@ def borrow_lm_head(target_runner: Any, draft_runner: Any, hot_token_id: Any) -> 
     from sglang.srt.speculative.pp_draft_embedding import resolve_draft_embed_and_head
 
     target, draft = target_runner.model, draft_runner.model
-    lm_head, own = find_lm_head(target), lm_heads_of_draft(draft)
+    lm_head = find_lm_head(target)
     if lm_head is None or isinstance(lm_head, PPMissingLayer):
         return False
-    if not any(map(is_quantized_lm_head, [lm_head, *own])):
+    if not any(map(is_quantized_lm_head, [lm_head, *lm_heads_of_draft(draft)])):
         return False
     obstacle = lm_head_sharing_obstacle(draft, hot_token_id)
     if obstacle is not None:
@@ -185,11 +193,8 @@ def borrow_lm_head(target_runner: Any, draft_runner: Any, hot_token_id: Any) -> 
             "speculative decoding."
         )
     target_path = target_runner.model_config.model_path
-    keeps = draft_runner.model_config.model_path != target_path and any(
-        getattr(head, "loaded_from_checkpoint", False)
-        and not same_lm_head(head, lm_head)
-        for head in own
-    )
+    other_checkpoint = draft_runner.model_config.model_path != target_path
+    keeps = other_checkpoint and brings_lm_head(draft, lm_head)
     embed, _ = resolve_draft_embed_and_head(
         target_model=target,
         draft_model=draft,
@@ -200,7 +205,6 @@ def borrow_lm_head(target_runner: Any, draft_runner: Any, hot_token_id: Any) -> 
     place_lm_head(draft, embed, None if keeps else lm_head)
     # A replaced head refers to itself through its weight loader, so only the
     # collector frees it.
-    del own
     gc.collect()
     current_platform.empty_cache()
     return True
@@ -216,6 +220,7 @@ _PREDICATES = (
 _SHARING = (
     lm_heads_of_draft,
     same_lm_head,
+    brings_lm_head,
     lm_head_sharing_obstacle,
     place_lm_head,
     borrow_lm_head,
