@@ -192,7 +192,7 @@ def _config_with_stored_head(**tensors: Any) -> Any:
     )
 
     config = CompressedTensorsConfig({}, [], "pack-quantized", {}, [], {})
-    weights = SimpleNamespace(block_structure=[1, 1])
+    weights = SimpleNamespace(block_structure=[1, 1], type="float", num_bits=8)
     config.target_scheme_map = {"lm_head": {"weights": weights}}
     config.stored_modules = {"lm_head": tensors}
     return config

@@ -157,6 +157,16 @@ class TestStoredQuantized(CustomTestCase):
                     head = build_and_load(config, tensors)
                     self.assertTrue(torch.equal(packed_values(head, bits), values))
 
+    def test_packed_head_that_a_target_names_for_another_scheme(self):
+        """Red when the first of two targets decides against the tensors."""
+        other = (["lm_head"], int_weights(8, 128))
+        for groups in ((other, BODY), (other, (["re:.*mlp.*"], int_weights(8, 32)))):
+            with self.subTest(groups):
+                tensors, values = packed_head(4, 128)
+                config = read_config(quantization(*groups), on_disk(tensors))
+                head = build_and_load(config, tensors)
+                self.assertTrue(torch.equal(packed_values(head, 4), values))
+
     def test_fp8_head_of_a_config_that_does_not_name_it(self):
         """Red when FP8 codes are taken for values, without their scale."""
         for strategy, shape in (("channel", (VOCAB, 1)), ("tensor", ())):

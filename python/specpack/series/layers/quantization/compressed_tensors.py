@@ -175,7 +175,9 @@ def describe_lm_head_config(config: Any, path: str) -> str:
             return f"`ignore` lists it as {entry!r}"
     target = named_lm_head_target(config, path)
     if target is not None:
-        return f"the target {target!r} names it"
+        weights = config.target_scheme_map[target]["weights"]
+        kind = "int" if weights.type == "int" else "float"
+        return f"the target {target!r} names it as {weights.num_bits}-bit {kind}"
     return f"no target names it, of {list(config.target_scheme_map)}"
 
 
@@ -207,7 +209,7 @@ def stored_lm_head_scheme(
     path: str,
     tensors: dict[str, Tuple[str, Tuple[int, ...]]],
 ) -> Any:
-    """The scheme of a head that is stored quantized and that the config leaves dense.
+    """The scheme of a head that is stored quantized, and not as the config says.
 
     Raises ValueError where its tensors fit none or several.
     """
@@ -244,11 +246,15 @@ def stored_lm_head_scheme(
 def get_lm_head_scheme(
     self: Any, layer: torch.nn.Module, layer_name: Optional[str] = None
 ) -> Any:
-    """Follow the tensors that the checkpoint holds where the config denies them."""
+    """Follow the tensors that the checkpoint holds where the config denies them.
+
+    A target that names the head keeps its word unless one other scheme fits them.
+    """
     from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import (
         describe_lm_head_config,
         describe_stored,
         find_stored_module,
+        fitting_schemes,
         is_stored_dense,
         logger,
         named_lm_head_target,
@@ -257,17 +263,21 @@ def get_lm_head_scheme(
 
     tensors = find_stored_module(getattr(self, "stored_modules", {}), layer_name)
     if tensors:
-        dense = is_stored_dense(tensors)
-        promised = named_lm_head_target(self, layer_name) is not None
-        if dense and promised:
-            logger.warning(
-                f"The checkpoint stores {layer_name} dense ({describe_stored(tensors)}), "
-                "and in its quantization_config "
-                f"{describe_lm_head_config(self, layer_name)}. It is built dense."
-            )
-            return None
-        if not dense and not promised:
+        target = named_lm_head_target(self, layer_name)
+        if is_stored_dense(tensors):
+            if target is not None:
+                logger.warning(
+                    f"The checkpoint stores {layer_name} dense "
+                    f"({describe_stored(tensors)}), and in its quantization_config "
+                    f"{describe_lm_head_config(self, layer_name)}. It is built dense."
+                )
+                return None
+        elif target is None:
             return stored_lm_head_scheme(self, layer, layer_name, tensors)
+        else:
+            fitting = fitting_schemes(self, layer.embedding_dim, tensors)
+            if len(fitting) == 1 and fitting[0] != self.target_scheme_map[target]:
+                return stored_lm_head_scheme(self, layer, layer_name, tensors)
     return CONTINUE
 
 
