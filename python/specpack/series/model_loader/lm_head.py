@@ -141,7 +141,7 @@ def rebuild_stored_lm_heads(model: torch.nn.Module, quant_config: Any) -> None:
     from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import (
         describe_stored,
         find_stored_module,
-        is_stored_dense,
+        is_stored_quantized,
     )
     from sglang.srt.layers.vocab_parallel_embedding import (
         ParallelLMHead,
@@ -159,7 +159,7 @@ def rebuild_stored_lm_heads(model: torch.nn.Module, quant_config: Any) -> None:
             continue
         tensors = find_stored_module(quant_config.stored_modules, path)
         tied = any(weight is head.weight for weight in embeddings)
-        if not tensors or is_stored_dense(tensors) or tied:
+        if tied or not is_stored_quantized(tensors):
             continue
         if type(head) is ParallelLMHead:
             rebuild_lm_head(head, path, quant_config)

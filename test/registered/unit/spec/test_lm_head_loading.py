@@ -217,12 +217,6 @@ class TestStoredQuantized(CustomTestCase):
                 ("lm_head",),
                 "F8_E4M3.*`ignore` lists it as 'lm_head'.*0 of its schemes fit",
             ),
-            "codes missing": (
-                {"weight_scale": packed["weight_scale"]},
-                [BODY],
-                (),
-                "0 of its schemes fit",
-            ),
             "other scheme": (
                 {**packed, **zeros, "odd": fp8["weight_scale"]},
                 [BODY],
@@ -303,6 +297,8 @@ class TestAgreement(CustomTestCase):
             ([BODY], (), dense_head(), False),
             ([(HEAD, int_weights(8, 128)), BODY], ("lm_head",), dense_head(), False),
             ([BODY], (), {}, False),
+            ([BODY], (), {"bias": torch.ones(VOCAB)}, False),
+            ([BODY], (), {**dense_head(), "weight_scale": torch.ones(1)}, False),
             ([(HEAD, int_weights(8, 128))], (), {}, True),
         )
         for groups, ignore, tensors, quantized in cases:

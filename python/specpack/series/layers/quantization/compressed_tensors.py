@@ -36,9 +36,20 @@ def find_stored_module(
 
 
 def is_stored_dense(tensors: dict[str, Tuple[str, Tuple[int, ...]]]) -> bool:
-    """Whether a module's tensors are a plain float ``weight``, without any scale."""
+    """Whether a module's ``weight`` is floats, whatever an exporter left beside it."""
     dtype, _ = tensors.get("weight", ("", ()))
-    return tensors.keys() <= {"weight", "bias"} and dtype in ("BF16", "F16", "F32")
+    return dtype in ("BF16", "F16", "F32")
+
+
+def is_stored_quantized(tensors: dict[str, Tuple[str, Tuple[int, ...]]]) -> bool:
+    """Whether a module's stored weight is codes; a bias alone is neither."""
+    from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import (
+        is_stored_dense,
+    )
+
+    return "weight_packed" in tensors or (
+        "weight" in tensors and not is_stored_dense(tensors)
+    )
 
 
 def named_lm_head_target(config: Any, path: Optional[str]) -> Optional[str]:
@@ -256,34 +267,35 @@ def get_lm_head_scheme(
         find_stored_module,
         fitting_schemes,
         is_stored_dense,
+        is_stored_quantized,
         logger,
         named_lm_head_target,
         stored_lm_head_scheme,
     )
 
     tensors = find_stored_module(getattr(self, "stored_modules", {}), layer_name)
-    if tensors:
+    if is_stored_quantized(tensors):
         target = named_lm_head_target(self, layer_name)
-        if is_stored_dense(tensors):
-            if target is not None:
-                logger.warning(
-                    f"The checkpoint stores {layer_name} dense "
-                    f"({describe_stored(tensors)}), and in its quantization_config "
-                    f"{describe_lm_head_config(self, layer_name)}. It is built dense."
-                )
-                return None
-        elif target is None:
+        fitting = fitting_schemes(self, layer.embedding_dim, tensors)
+        if target is None or (
+            len(fitting) == 1 and fitting[0] != self.target_scheme_map[target]
+        ):
             return stored_lm_head_scheme(self, layer, layer_name, tensors)
-        else:
-            fitting = fitting_schemes(self, layer.embedding_dim, tensors)
-            if len(fitting) == 1 and fitting[0] != self.target_scheme_map[target]:
-                return stored_lm_head_scheme(self, layer, layer_name, tensors)
+    elif is_stored_dense(tensors):
+        if named_lm_head_target(self, layer_name) is not None:
+            logger.warning(
+                f"The checkpoint stores {layer_name} dense "
+                f"({describe_stored(tensors)}), and in its quantization_config "
+                f"{describe_lm_head_config(self, layer_name)}. It is built dense."
+            )
+            return None
     return CONTINUE
 
 
 ADDITIONS = (
     find_stored_module,
     is_stored_dense,
+    is_stored_quantized,
     named_lm_head_target,
     scheme_tensors,
     without_ones,
