@@ -33,15 +33,16 @@ print(json.dumps([seconds, sorted(set(sys.modules) - before)]))
 """
 CALLS = """
 import json, timeit
-from types import SimpleNamespace as Space
 from specpack.plugin import register
 register()
 import torch
 from sglang.srt.layers import logits_processor
 from sglang.srt.managers.scheduler_components import metrics_reporter
+from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod
 from specpack.seams.attach import original
 
 head = torch.nn.Linear(8, 8, bias=False)
+head.quant_method = UnquantizedEmbeddingMethod()
 x = torch.zeros(1, 8)
 processor = logits_processor.LogitsProcessor.__new__(logits_processor.LogitsProcessor)
 torch.nn.Module.__init__(processor)
@@ -55,7 +56,7 @@ gate = logits_processor.should_apply_lm_head_quant_method
 compute = logits_processor.LogitsProcessor._compute_lm_head
 metrics = kind.update_spec_metrics
 calls = {
-    "the head's gate": (gate, head, None),
+    "the head's gate": (gate, head, head.quant_method),
     "_compute_lm_head": (compute, processor, x, head),
     "update_spec_metrics": (metrics, reporter, 1, 3, 4),
 }

@@ -85,28 +85,41 @@ def lm_heads_of_draft(draft_model: torch.nn.Module) -> list[torch.nn.Module]:
     return [head for head in draft_model.modules() if isinstance(head, ParallelLMHead)]
 
 
-def same_lm_head(own: torch.nn.Module, other: torch.nn.Module) -> bool:
-    """Whether two heads hold the same tensors, bit for bit."""
+def same_weights(own: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers: floats up to rounding, codes exactly."""
     import torch
 
-    ours, theirs = dict(own.named_parameters()), dict(other.named_parameters())
-    if ours.keys() != theirs.keys():
+    if own.shape != other.shape:
         return False
-    pairs = [(ours[name].detach(), theirs[name].detach()) for name in ours]
+    values = (torch.float16, torch.bfloat16, torch.float32)
+    if own.dtype in values and other.dtype in values:
+        difference = norm = 0.0
+        for ours, theirs in zip(own.split(4096), other.split(4096)):
+            difference += (ours.float() - theirs.float()).square().sum().item()
+            norm += theirs.float().square().sum().item()
+        return difference <= 1e-4 * norm
     # As bytes: few operators know the narrowest dtypes.
-    return all(
-        (a.shape, a.dtype) == (b.shape, b.dtype)
-        and torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
-        for a, b in pairs
+    return own.dtype == other.dtype and torch.equal(
+        own.flatten().view(torch.uint8), other.flatten().view(torch.uint8)
     )
 
 
-def brings_lm_head(draft_model: torch.nn.Module, lm_head: torch.nn.Module) -> bool:
-    """Whether a draft's checkpoint filled a head, and not with the target's tensors."""
-    return any(
+def same_lm_head(own: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Whether two heads hold the same tensors."""
+    ours, theirs = dict(own.named_parameters()), dict(other.named_parameters())
+    return ours.keys() == theirs.keys() and all(
+        same_weights(ours[name].detach(), theirs[name].detach()) for name in ours
+    )
+
+
+def brings_lm_head(target_runner: Any, draft_runner: Any) -> bool:
+    """Whether a draft's own checkpoint filled a head that is not the target's."""
+    paths = [r.model_config.model_path for r in (target_runner, draft_runner)]
+    lm_head = find_lm_head(target_runner.model)
+    return paths[0] != paths[1] and any(
         getattr(head, "loaded_from_checkpoint", False)
         and not same_lm_head(head, lm_head)
-        for head in lm_heads_of_draft(draft_model)
+        for head in lm_heads_of_draft(draft_runner.model)
     )
 
 
@@ -167,24 +180,27 @@ def place_lm_head(
 def borrow_lm_head(target_runner: Any, draft_runner: Any, hot_token_id: Any) -> bool:
     """Share a target's head with a draft as a module, and the embedding with it.
 
-    Only where a tensor would not do, because either head is quantized; False
-    leaves the sharing to the caller. A head that the draft's own checkpoint brought
-    is kept. Raises ValueError, before any accessor runs, where the draft cannot take
-    the module.
+    Only where a tensor would not do, because either head is quantized, or where the
+    draft's own checkpoint brought another head, which is kept; False leaves the
+    sharing to the caller. Raises ValueError, before any accessor runs, where the
+    draft cannot take the module.
     """
     import gc
 
     from sglang.srt.layers.utils.common import PPMissingLayer
     from sglang.srt.platforms import current_platform
     from sglang.srt.speculative.pp_draft_embedding import resolve_draft_embed_and_head
+    from sglang.srt.speculative.spec_utils import logger
 
     target, draft = target_runner.model, draft_runner.model
     lm_head = find_lm_head(target)
     if lm_head is None or isinstance(lm_head, PPMissingLayer):
         return False
-    if not any(map(is_quantized_lm_head, [lm_head, *lm_heads_of_draft(draft)])):
-        return False
+    keeps = brings_lm_head(target_runner, draft_runner)
+    quantized = any(map(is_quantized_lm_head, [lm_head, *lm_heads_of_draft(draft)]))
     obstacle = lm_head_sharing_obstacle(draft, hot_token_id)
+    if not quantized and (obstacle is not None or not keeps):
+        return False
     if obstacle is not None:
         raise ValueError(
             f"{type(draft).__name__} cannot borrow the lm_head of "
@@ -192,13 +208,15 @@ def borrow_lm_head(target_runner: Any, draft_runner: Any, hot_token_id: Any) -> 
             f"{obstacle}. Leave the lm_heads unquantized, or serve without "
             "speculative decoding."
         )
-    target_path = target_runner.model_config.model_path
-    other_checkpoint = draft_runner.model_config.model_path != target_path
-    keeps = other_checkpoint and brings_lm_head(draft, lm_head)
+    if keeps:
+        logger.info(
+            f"{type(draft).__name__} keeps the lm_head of its own checkpoint, which is "
+            f"not that of {type(target).__name__}."
+        )
     embed, _ = resolve_draft_embed_and_head(
         target_model=target,
         draft_model=draft,
-        model_path=target_path,
+        model_path=target_runner.model_config.model_path,
         revision=target_runner.model_config.revision,
         load_config=target_runner.load_config,
     )
@@ -219,6 +237,7 @@ _PREDICATES = (
 )
 _SHARING = (
     lm_heads_of_draft,
+    same_weights,
     same_lm_head,
     brings_lm_head,
     lm_head_sharing_obstacle,

@@ -208,6 +208,11 @@ class TestOwnHeads(SharingCase):
         head.weight_loader(head.weight, torch.full((VOCAB, HIDDEN), value))
         return draft
 
+    def dense_target(self):
+        head = ParallelLMHead(VOCAB, HIDDEN)
+        head.weight_loader(head.weight, torch.ones(VOCAB, HIDDEN))
+        return make_target(head)
+
     def test_a_head_that_the_draft_brought_is_kept(self):
         """Red when a head that a draft was trained with is overwritten."""
         for name in ("weight_packed", "float8_e4m3fn"):
@@ -251,11 +256,34 @@ class TestOwnHeads(SharingCase):
         init_lm_head(target, draft, path="draft")
         self.assert_borrowed(target, draft)
 
-    def test_a_dense_pair_shares_as_before(self):
-        """Red when two unquantized models stop sharing the target's tensor."""
-        target, draft = make_target(ParallelLMHead(VOCAB, HIDDEN)), self.loaded_draft(2)
+    def test_a_dense_head_that_the_draft_brought_is_kept(self):
+        """Red when the target's dense head replaces one a draft was trained with."""
+        target, draft = self.dense_target(), self.loaded_draft(2.0)
+        own, weight = draft.lm_head, draft.lm_head.weight
         init_lm_head(target, draft, path="draft")
+        self.assertIs(draft.lm_head, own)
+        self.assertIs(draft.lm_head.weight, weight)
+        self.assertTrue(weight[:VOCAB].eq(2).all())
+        self.assert_embedding_shared(target, draft)
+
+    def test_a_copy_of_the_targets_dense_head_is_shared_as_before(self):
+        """Red when rounding to another dtype makes a draft hold a second head."""
+        for value in (1.0, 1.001):
+            target, draft = self.dense_target(), self.loaded_draft(value)
+            init_lm_head(target, draft, path="draft")
+            self.assertIs(draft.lm_head.weight, target.lm_head.weight)
+
+    def test_dense_heads_of_one_checkpoint_are_shared_as_before(self):
+        """Red when two unquantized models stop sharing the target's tensor."""
+        target, draft = self.dense_target(), self.loaded_draft(2.0)
+        init_lm_head(target, draft)
         self.assertIs(draft.lm_head.weight, target.lm_head.weight)
+
+    def test_a_token_map_still_takes_rows_of_the_targets_dense_head(self):
+        """Red when a draft's own dense head ends a token map."""
+        target, draft = self.dense_target(), self.loaded_draft(2.0)
+        init_lm_head(target, draft, hot_token_id=torch.arange(4), path="draft")
+        self.assertEqual(draft.lm_head.weight.shape, (4, HIDDEN))
 
 
 class TestMultiLayerSharing(SharingCase):
