@@ -5,7 +5,7 @@ QUANTIZE := .venv-quantize
 RUN := $(VENV)/bin/python
 PIP := install -q --disable-pip-version-check
 
-.PHONY: demo test test-stock test-fork lint fork setup
+.PHONY: demo test test-slow test-stock test-fork lint fork setup
 
 demo: setup
 	$(RUN) benchmark/demo.py
@@ -15,7 +15,11 @@ demo: setup
 test: setup
 	$(RUN) -m pytest -q test/unit
 	$(RUN) -m pytest -q test/registered
-	$(RUN) -m pytest -q test/server
+	$(RUN) -m pytest -q test/server -m "not slow"
+
+# Servers that take thousands of steps.
+test-slow: setup
+	$(RUN) -m pytest -q test/server -m slow
 
 test-stock: setup
 	$(RUN) test/stock.py

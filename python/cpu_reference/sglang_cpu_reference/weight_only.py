@@ -15,6 +15,12 @@ import torch.nn.functional as F
 # What _weight_int4pack_mm_for_cpu accepts.
 INT4PACK_GROUPS = (256, 128, 64, 32)
 INT4PACK_ROWS = 16
+# Both int4pack operators count codes in 32 bits and crash the process beyond: a head of
+# 248320 x 5120 bytes has that many. So they get some rows at a time, whole blocks of the
+# layout; few where the codes take four bytes each.
+INT4PACK_CODES = 2**31 - 1
+INT4PACK_BLOCK = 64
+INT4PACK_CONVERTED = 8192
 # _weight_int8pack_mm reads bf16 rows in blocks without checking, of 8 with AVX2 (K = 132
 # is silently wrong there and K = 130 crashes the process) and of 16 with AVX-512 (K = 136
 # crashes); 32 is a whole vector of either.
@@ -98,9 +104,9 @@ def _pack_int4(
         zeros = torch.cat([zeros, scales * 8], 1)
         scales = torch.cat([scales * 16, scales], 1)
     padding = (0, 0, 0, -product.rows % INT4PACK_ROWS)
-    weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
-        F.pad(codes, padding).to(torch.int32), 1
-    )
+    convert = torch.ops.aten._convert_weight_to_int4pack_for_cpu
+    parts = F.pad(codes, padding).split(INT4PACK_CONVERTED)
+    weight = torch.cat([convert(part.to(torch.int32), 1) for part in parts])
     scales_and_zeros = torch.stack([F.pad(scales, padding), F.pad(zeros, padding)], -1)
     return weight, scales_and_zeros.transpose(0, 1).contiguous()
 
@@ -110,8 +116,14 @@ def _int4pack(
 ) -> torch.Tensor:
     if product.bits == 8:
         x = torch.cat([x, x], 1)
-    out = torch.ops.aten._weight_int4pack_mm_for_cpu(x, weight, product.group, scales)
-    return out[:, : product.rows].contiguous()
+    rows = INT4PACK_CODES // x.shape[1] // INT4PACK_BLOCK * INT4PACK_BLOCK
+    parts = [
+        torch.ops.aten._weight_int4pack_mm_for_cpu(x, part, product.group, scale)
+        for part, scale in zip(
+            weight.split(rows), map(torch.Tensor.contiguous, scales.split(rows, 1))
+        )
+    ]
+    return torch.cat(parts, 1)[:, : product.rows].contiguous()
 
 
 def _int8pack(

@@ -11,6 +11,7 @@ from compressed_tensors.compressors.pack_quantized.helpers import (
 from compressed_tensors.quantization import QuantizationArgs
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 
+from sglang_cpu_reference import weight_only
 from sglang_cpu_reference.weight_only import choose, multiply, pack, unpack
 
 # rows, columns, group
@@ -149,3 +150,17 @@ def test_a_strided_input_is_read_right() -> None:
         multiply(product, narrow, weight, scales),
         multiply(product, narrow.contiguous(), weight, scales),
     )
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_in_parts_are_the_whole(bits: int, monkeypatch) -> None:
+    """As a head is computed that has too many codes for one call."""
+    rows, columns = 2 * weight_only.INT4PACK_BLOCK + 48, 256
+    x = inputs(columns, torch.bfloat16)
+    product, weight, scales, _, _ = product_of(bits, rows, columns, 128)
+    whole = multiply(product, x, weight, scales)
+    monkeypatch.setattr(weight_only, "INT4PACK_CODES", 64 * columns * bits // 4)
+    monkeypatch.setattr(weight_only, "INT4PACK_CONVERTED", weight_only.INT4PACK_BLOCK)
+    product, weight, scales, _, _ = product_of(bits, rows, columns, 128)
+    assert product.kernel == "int4pack"
+    assert torch.equal(multiply(product, x, weight, scales), whole)
