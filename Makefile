@@ -17,7 +17,7 @@ test: setup
 	$(RUN) -m pytest -q test/registered
 	$(RUN) -m pytest -q test/server -m "not slow"
 
-# Servers that take thousands of steps.
+# Servers that take thousands of steps, and controls beside them.
 test-slow: setup
 	$(RUN) -m pytest -q test/server -m slow
 

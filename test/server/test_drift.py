@@ -36,6 +36,7 @@ def test_the_server_names_the_seam_and_does_not_start(start, altered, packed_tar
         assert word in str(error.value)
 
 
+@pytest.mark.slow
 def test_on_drift_skip_starts_stock(start, altered, dense_target, prompts):
     with start(
         dense_target,

@@ -40,6 +40,7 @@ def target(dense_target: Path, packed_target: Path, tmp_path_factory) -> Path:
     return with_head(packed_target, folder / "fp8", head, describe)
 
 
+@pytest.mark.slow
 def test_drafts_follow_an_fp8_head_as_a_dense_one(start, dense_target, target, prompts):
     """Red when a draft gets codes for values: the text stays, no draft is accepted."""
     with start(dense_target, "specpack", "NEXTN") as server:
@@ -50,6 +51,7 @@ def test_drafts_follow_an_fp8_head_as_a_dense_one(start, dense_target, target, p
     assert agreement(found, dense) >= len(prompts) - 2
 
 
+@pytest.mark.slow
 def test_on_stock_no_draft_is_accepted_and_nothing_says_so(start, target, prompts):
     """Red when SGLang mends it, or when the test above stops showing the fault."""
     with start(target, "stock", "NEXTN", PYTHONPATH=str(IN_TORCH)) as server:
