@@ -16,7 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from matrix import ROOT, Matrix
+from matrix import ROOT, TABLE, Matrix
+
+from specpack.evals.settings import BRANCHES
 
 OUT = ROOT / "out" / "demo"
 
@@ -27,6 +29,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--fork", type=Path, help="a tree of `make fork` for specpack")
     parser.add_argument("--out", type=Path, default=OUT, help="default: out/demo")
+    parser.add_argument("--branch", choices=BRANCHES, help="only these rows")
     parser.add_argument("--resume", action="store_true", help="go on in --out")
     return parser.parse_args()
 
@@ -37,6 +40,7 @@ def main() -> int:
         options.out.resolve(),
         options.examples,
         options.max_tokens,
+        keys=tuple(key for key in TABLE if options.branch in (None, key[2])),
         fork=options.fork and options.fork.resolve(),
     )
     if not options.resume and (matrix.out / "setting.json").exists():

@@ -8,11 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 import httpx
+import torch
 
 from specpack.evals.client import Answer, Sampling, ask, server_info
 from specpack.evals.gsm8k import Problem
 from specpack.evals.measures import histogram, histogram_mean
 from specpack.evals.server import Server
+
+VOCAB = 648  # of the fixtures
 
 
 def complete_all(
@@ -31,7 +34,7 @@ def complete_all(
 
 def generate(
     server: Server,
-    text: str,
+    text: str | None,
     request: Mapping[str, Any] = MappingProxyType({}),
     **sampling: Any,
 ) -> dict[str, Any]:
@@ -53,3 +56,27 @@ def agreement(left: Sequence[Answer], right: Sequence[Answer]) -> int:
     """How many completions have the same token ids on both sides."""
     pairs = zip(left, right, strict=True)
     return sum(a.token_ids == b.token_ids for a, b in pairs)
+
+
+def logprobs(server: Server, prompt: str | list[int]) -> torch.Tensor:
+    """``[T - 1, VOCAB]`` log-probabilities of a prefill, after all tokens but one."""
+    ids = {} if isinstance(prompt, str) else {"input_ids": prompt}
+    answer = generate(
+        server,
+        prompt if isinstance(prompt, str) else None,
+        request=dict(
+            ids, return_logprob=True, logprob_start_len=0, top_logprobs_num=VOCAB
+        ),
+        temperature=0,
+        max_new_tokens=1,
+    )
+    rows = answer["meta_info"]["input_top_logprobs"][1:]
+    table = torch.zeros(len(rows), VOCAB)
+    for row, entries in zip(table, rows):
+        values, indices, _ = zip(*entries)
+        row[list(indices)] = torch.tensor(values)
+    return table
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()

@@ -9,7 +9,14 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from asking import accept_length, complete_all, generate
+from asking import (
+    VOCAB,
+    accept_length,
+    complete_all,
+    generate,
+    logprobs,
+    relative_error,
+)
 from stored_heads import (
     compressed,
     decompressed,
@@ -23,7 +30,6 @@ from transformers import AutoTokenizer
 
 from specpack.evals.server import Server
 
-VOCAB = 648
 LAYOUTS = ((4, 32), (4, None), (8, None))  # the packed target's own is (8, 128)
 
 
@@ -43,30 +49,6 @@ def update(server: Server, model: Path) -> None:
     url = f"{server.url}/update_weights_from_disk"
     response = httpx.post(url, json={"model_path": str(model)}, timeout=300)
     assert response.json()["success"], response.text
-
-
-def logprobs(server: Server, prompt: str | list[int]) -> torch.Tensor:
-    """``[T - 1, VOCAB]`` log-probabilities of a prefill, after all tokens but one."""
-    ids = {} if isinstance(prompt, str) else {"input_ids": prompt}
-    answer = generate(
-        server,
-        prompt if isinstance(prompt, str) else None,
-        request=dict(
-            ids, return_logprob=True, logprob_start_len=0, top_logprobs_num=VOCAB
-        ),
-        temperature=0,
-        max_new_tokens=1,
-    )
-    rows = answer["meta_info"]["input_top_logprobs"][1:]
-    table = torch.zeros(len(rows), VOCAB)
-    for row, entries in zip(table, rows):
-        values, indices, _ = zip(*entries)
-        row[list(indices)] = torch.tensor(values)
-    return table
-
-
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
 
 
 def name_head(quantization: dict[str, Any], weights: dict[str, Any]) -> None:

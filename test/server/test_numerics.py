@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from asking import complete_all, generate
+from asking import complete_all, logprobs, relative_error
 from matrix import FIXTURES
 from transformers import AutoTokenizer, Qwen3_5ForConditionalGeneration
 
-from specpack.evals.server import Server
-
 TARGET = FIXTURES / "target"
-VOCAB = 648
 NEAR_TIE = 0.15  # difference of two logits that bf16 rounding may turn
 
 
@@ -26,34 +23,13 @@ def expected_logprobs(prompt: str, dtype: torch.dtype) -> torch.Tensor:
     return reference(dtype)(input_ids=ids).logits[0].float().log_softmax(-1)
 
 
-def served_logprobs(server: Server, prompt: str) -> torch.Tensor:
-    """[T-1, V] log-probabilities of a prefill, after each token but the last."""
-    answer = generate(
-        server,
-        prompt,
-        request=dict(return_logprob=True, logprob_start_len=0, top_logprobs_num=VOCAB),
-        temperature=0,
-        max_new_tokens=1,
-    )
-    rows = answer["meta_info"]["input_top_logprobs"][1:]
-    table = torch.zeros(len(rows), VOCAB)
-    for row, entries in zip(table, rows):
-        values, ids, _ = zip(*entries)
-        row[list(ids)] = torch.tensor(values)
-    return table
-
-
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
-
-
 @pytest.mark.parametrize(
     ("dtype", "limit"), [(torch.bfloat16, 2e-2), (torch.float32, 1e-4)]
 )
 def test_prefill_logits(start, prompts, dtype: torch.dtype, limit: float):
     name = str(dtype).removeprefix("torch.")
     with start(TARGET, "stock", "none", "--dtype", name) as server:
-        found = served_logprobs(server, prompts[3])
+        found = logprobs(server, prompts[3])
         completions = complete_all(server, prompts[:8], max_tokens=64)
     expected = expected_logprobs(prompts[3], dtype)[:-1]
     assert relative_error(found, expected) <= limit

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
 
 _LOADER = "sglang.srt.model_loader.loader"
 _WEIGHT_UTILS = "sglang.srt.model_loader.weight_utils"
+INITIALIZE_MODEL = {
+    "target": f"{_LOADER}:_initialize_model",
+    "fingerprints": {
+        "0.5.23": "6a83a919584184adc9207c25fe10a75bfb11e6860a6cc50d5a7cd22753017982",
+    },
+    "importers": (
+        "sglang.srt.model_loader.expert_pack_loader",
+        "sglang.srt.weight_cache.ipc_loader",
+    ),
+}
+"""The function that builds a model, for each patch that attaches to it."""
 _CONFIG = f"{compressed_tensors.MODULE}:CompressedTensorsConfig"
 
 
@@ -267,18 +278,7 @@ BUILDING = Patch(
                 rebuild_stored_lm_heads,
             )
         ),
-        Around(
-            target=f"{_LOADER}:_initialize_model",
-            after=after_initialize_model,
-            fingerprints={
-                "0.5.23": "6a83a919584184adc9207c25fe10a75b"
-                "fb11e6860a6cc50d5a7cd22753017982",
-            },
-            importers=(
-                "sglang.srt.model_loader.expert_pack_loader",
-                "sglang.srt.weight_cache.ipc_loader",
-            ),
-        ),
+        Around(after=after_initialize_model, **INITIALIZE_MODEL),
     ),
     requires=("lm-head-by-stored-tensors",),
     title="Build quantized heads under their module path",

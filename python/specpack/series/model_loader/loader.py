@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Optional, Tuple
 
 from specpack.seams import CONTINUE, Around, Guard, NewModule, Patch
 from specpack.series import probes
+from specpack.series.model_loader.lm_head import INITIALIZE_MODEL
 
 if TYPE_CHECKING:
     import torch
@@ -97,18 +98,7 @@ PATCH = Patch(
             NewModule(target=f"{_PACKAGE}.{name}", source=f"{_FILES}.{name}")
             for name in ("load_trace", "load_audit")
         ),
-        Around(
-            target=f"{_PACKAGE}.loader:_initialize_model",
-            after=after_initialize_model,
-            fingerprints={
-                "0.5.23": "6a83a919584184adc9207c25fe10a75b"
-                "fb11e6860a6cc50d5a7cd22753017982",
-            },
-            importers=(
-                f"{_PACKAGE}.expert_pack_loader",
-                "sglang.srt.weight_cache.ipc_loader",
-            ),
-        ),
+        Around(after=after_initialize_model, **INITIALIZE_MODEL),
         Guard(
             target=f"{_PACKAGE}.loader:DefaultModelLoader.load_weights_only",
             function=load_weights_only,

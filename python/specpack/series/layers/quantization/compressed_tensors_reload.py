@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Iterator, Tuple
 
 from specpack.seams import CONTINUE, Addition, Guard, Patch
 from specpack.series import probes
+from specpack.series.layers.quantization.compressed_tensors import MODULE
 
 if TYPE_CHECKING:
     import torch
 
-_MODULE = "sglang.srt.layers.quantization.compressed_tensors.compressed_tensors"
-_METHOD = f"{_MODULE}:CompressedTensorsLinearMethod"
+_METHOD = f"{MODULE}:CompressedTensorsLinearMethod"
 
 
 def checkpoint_forms(layer: torch.nn.Module) -> dict[str, Tuple[Any, ...]]:
@@ -205,7 +205,7 @@ PATCH = Patch(
     probe=_probe,
     seams=(
         *(
-            Addition(target=f"{_MODULE}:{addition.__name__}", function=addition)
+            Addition(target=f"{MODULE}:{addition.__name__}", function=addition)
             for addition in (
                 checkpoint_forms,
                 kernel_tensors,
